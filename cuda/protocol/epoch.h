@@ -1,0 +1,173 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Epochs, entries, flags and tickets, templated on a memory policy: device atomics in kernels
+// (kernels/sync.cuh), std::atomic in the simulation (tests/cc). The proof is in docs/protocol.md.
+//
+// A call's epoch is one more than the last finished epoch of its generation. Flags and entries hold
+// epochs and are compared >=, so nothing is ever reset. Each call posts its entry to every peer and
+// ends only after it has seen every peer's entry: no rank is ever more than one call ahead, and two
+// halves are enough without acknowledgements. (A peer writes half e&1 again in call e+2, after it
+// finished e+1, which needed our entry into e+1, which we post after we finished e.)
+//
+// A memory policy Mem provides, for words inside a workspace given by address:
+//   u64 LoadAcquireSys(p), u64 LoadRelaxed(p), void StoreReleaseSys(p, u64), void StoreRelaxed(p,
+//   u64) u32 FetchAddAcqRel(p, u32), void StoreRelaxed32(p, u32), u32 Exchange32(p, u32) u64
+//   CompareExchange(p, expected, desired) -> the old value u64 NowNs(), void Pause() void
+//   Warn(record, Failure), [[noreturn]] void Fail(record, Failure)
+#ifndef JAX_FLUX_CUDA_PROTOCOL_EPOCH_H_
+#define JAX_FLUX_CUDA_PROTOCOL_EPOCH_H_
+
+#include "cuda/protocol/base.h"
+#include "cuda/protocol/layout.h"
+#include "cuda/protocol/record.h"
+#include "cuda/protocol/schedule.h"
+
+namespace jax_flux::protocol {
+
+// Kernel argument shared by every fused kernel. Constant over replays of a captured graph: the
+// epoch is read from the control block, never passed.
+struct Call {
+  std::uint8_t*
+      base[kMaxWorld];  // workspace of each rank as this device sees it; base[rank] is own
+  GenerationLayout layout;
+  std::int32_t rank;
+  std::int32_t world;
+  Op op;
+  bool first_launch;  // of a call made of several launches
+  bool last_launch;
+  std::uint64_t site;
+  Deadline deadline;
+  FailureRecord* record;
+
+  JAX_FLUX_HD std::uint8_t* Control(ControlWord word) const {
+    return base[rank] + layout.ControlOffset(word);
+  }
+};
+
+template <class Mem>
+JAX_FLUX_HD std::uint64_t CallEpoch(const Call& call) {
+  // Stable while the launch runs: only its own last CTA advances it, after every CTA has read it.
+  return Mem::LoadRelaxed(call.Control(ControlWord::kEpoch)) + 1;
+}
+
+template <class Mem>
+JAX_FLUX_HD std::uint32_t ClaimTicket(const Call& call, ControlWord counter) {
+  return Mem::FetchAddAcqRel(call.Control(counter), 1);
+}
+
+// Announces our entry into `epoch`. One thread of the first launch; pairs with CheckEntry's
+// acquire.
+template <class Mem>
+JAX_FLUX_HD void PostEntries(const Call& call, std::uint64_t epoch) {
+  const std::uint64_t other = Mem::CompareExchange(call.Control(ControlWord::kBusy), 0, call.site);
+  if (other != 0) {
+    Mem::Fail(call.record, {FailureKind::kConcurrentUse, WaitKind::kEntry, call.op, call.rank,
+                            call.rank, -1, call.site, other, epoch, epoch, 0});
+  }
+  for (std::int32_t step = 0; step < call.world - 1; ++step) {
+    std::uint8_t* entry = call.base[PushPeerAt(call.rank, call.world, step)] +
+                          call.layout.EntryOffset(call.rank, epoch);
+    Mem::StoreRelaxed(entry + kFlagBytes, call.site);
+    Mem::StoreReleaseSys(entry, epoch);
+  }
+}
+
+// Fails if `peer` has entered this epoch with another call site. Returns the epoch in its entry.
+template <class Mem>
+JAX_FLUX_HD std::uint64_t CheckEntry(const Call& call, std::uint64_t epoch, std::int32_t peer) {
+  std::uint8_t* entry = call.base[call.rank] + call.layout.EntryOffset(peer, epoch);
+  const std::uint64_t seen = Mem::LoadAcquireSys(entry);
+  if (seen == epoch) {
+    const std::uint64_t site = Mem::LoadRelaxed(entry + kFlagBytes);
+    if (site != call.site) {
+      Mem::Fail(call.record, {FailureKind::kSiteMismatch, WaitKind::kEntry, call.op, call.rank,
+                              peer, -1, call.site, site, epoch, seen, 0});
+    }
+  }
+  return seen;
+}
+
+// Slow path of every wait: polls with a deadline, and looks at the peer's entry on the way, so that
+// ranks in different program order fail at once instead of at the deadline.
+template <class Mem>
+JAX_FLUX_HD void SpinUntil(const Call& call, std::uint64_t epoch, WaitKind wait, std::int32_t peer,
+                           std::int32_t index, const std::uint8_t* word) {
+  constexpr std::int32_t kPollsPerCheck = 64;  // a clock read and an entry read per 64 polls
+  const std::uint64_t start = Mem::NowNs();
+  bool warned = false;
+  for (;;) {
+    for (std::int32_t poll = 0; poll < kPollsPerCheck; ++poll) {
+      if (Mem::LoadAcquireSys(word) >= epoch) return;
+      Mem::Pause();
+    }
+    CheckEntry<Mem>(call, epoch, peer);
+    const std::uint64_t waited = Mem::NowNs() - start;
+    if (waited < call.deadline.warn_ns && waited < call.deadline.fail_ns) continue;
+    const Failure failure = {
+        FailureKind::kLate,     wait,  call.op, call.rank, peer, index, call.site, 0, epoch,
+        Mem::LoadRelaxed(word), waited};
+    if (waited >= call.deadline.fail_ns) {
+      Failure fatal = failure;
+      fatal.kind = FailureKind::kTimeout;
+      Mem::Fail(call.record, fatal);
+    }
+    // One report per call is enough; the others wait for the same peer.
+    if (!warned && Mem::Exchange32(call.Control(ControlWord::kWarned), 1) == 0) {
+      Mem::Warn(call.record, failure);
+    }
+    warned = true;
+  }
+}
+
+// Waits until `peer` has published flag `offset` of our workspace for this epoch. Acquire, system
+// scope; pairs with PublishFlag on the peer. A TMA read of the data needs fence.proxy.async after
+// it.
+template <class Mem>
+JAX_FLUX_HD void AwaitFlag(const Call& call, std::uint64_t epoch, WaitKind wait, std::int32_t peer,
+                           std::int32_t index, std::uint64_t offset) {
+  const std::uint8_t* word = call.base[call.rank] + offset;
+  if (Mem::LoadAcquireSys(word) >= epoch) return;
+  SpinUntil<Mem>(call, epoch, wait, peer, index, word);
+}
+
+// Publishes flag `offset` of `peer`'s workspace. The caller's data writes are complete (bulk
+// stores: cp.async.bulk.wait_group 0, not .read). Release, system scope; pairs with AwaitFlag on
+// the peer.
+template <class Mem>
+JAX_FLUX_HD void PublishFlag(const Call& call, std::uint64_t epoch, std::int32_t peer,
+                             std::uint64_t offset) {
+  Mem::StoreReleaseSys(call.base[peer] + offset, epoch);
+}
+
+// End of one CTA: one thread, after every role of the CTA has made its last claim, read and flag.
+// The launch's last CTA zeroes the tickets; on the call's last launch it first waits for every
+// entry and then advances the epoch.
+template <class Mem>
+JAX_FLUX_HD void FinishCta(const Call& call, std::uint64_t epoch, std::uint32_t cta_count) {
+  // Acquire-release: the last arriver sees every CTA's epoch read and claims as done.
+  if (Mem::FetchAddAcqRel(call.Control(ControlWord::kDoneCtas), 1) + 1 != cta_count) return;
+  if (call.last_launch) {
+    for (std::int32_t step = 0; step < call.world - 1; ++step) {
+      const std::int32_t peer = PushPeerAt(call.rank, call.world, step);
+      const std::uint8_t* word = call.base[call.rank] + call.layout.EntryOffset(peer, epoch);
+      if (CheckEntry<Mem>(call, epoch, peer) >= epoch) continue;
+      SpinUntil<Mem>(call, epoch, WaitKind::kEntry, peer, -1, word);
+      CheckEntry<Mem>(call, epoch, peer);
+    }
+  }
+  Mem::StoreRelaxed32(call.Control(ControlWord::kTileTicket), 0);
+  Mem::StoreRelaxed32(call.Control(ControlWord::kPushTicket), 0);
+  Mem::StoreRelaxed32(call.Control(ControlWord::kCopyTicket), 0);
+  Mem::StoreRelaxed32(call.Control(ControlWord::kWarned), 0);
+  Mem::StoreRelaxed32(call.Control(ControlWord::kDoneCtas), 0);
+  if (call.last_launch) {
+    Mem::StoreRelaxed(call.Control(ControlWord::kBusy), 0);
+    // Released for the next launch of this stream, which starts after this one has ended.
+    Mem::StoreReleaseSys(call.Control(ControlWord::kEpoch), epoch);
+  }
+}
+
+}  // namespace jax_flux::protocol
+
+#endif  // JAX_FLUX_CUDA_PROTOCOL_EPOCH_H_

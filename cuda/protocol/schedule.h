@@ -1,0 +1,136 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Seam 1, integers only: ticket -> tile, ticket -> push, tile -> chunks and flags.
+// Tickets are claimed in protocol order: whatever never waits comes before whatever may wait, so
+// one resident CTA is enough to finish a call.
+#ifndef JAX_FLUX_CUDA_PROTOCOL_SCHEDULE_H_
+#define JAX_FLUX_CUDA_PROTOCOL_SCHEDULE_H_
+
+#include "cuda/protocol/base.h"
+
+namespace jax_flux::protocol {
+
+// Order in which a rank works through the W segments.
+enum class SegmentOrder : std::int32_t {
+  kOwnFirst,  // all-gather: own, r-1, r-2, ...: own waits for nobody, r-1 sends to us first
+  kOwnLast,   // reduce-scatter: r+1, r+2, ..., own: foreign tiles wait for nobody
+};
+
+JAX_FLUX_HD std::int32_t SegmentAt(SegmentOrder order, std::int32_t rank, std::int32_t world,
+                                   std::int32_t step) {
+  return order == SegmentOrder::kOwnFirst ? (rank + world - step) % world
+                                          : (rank + 1 + step) % world;
+}
+
+// Receiver of push step s: r+1 needs our shard first, and no two ranks hit one receiver in a step.
+JAX_FLUX_HD std::int32_t PushPeerAt(std::int32_t rank, std::int32_t world, std::int32_t step) {
+  return (rank + 1 + step) % world;
+}
+
+// Tiles of an output of W segments x batch x rows x columns. A tile is what one cluster claims;
+// none straddles a segment or a batch, so ragged rows need no padding.
+struct TileGrid {
+  std::int32_t world;
+  std::int32_t rank;
+  std::int32_t batch;
+  std::int32_t rows;       // rows of one segment (m_local)
+  std::int32_t columns;    // n
+  std::int32_t tile_rows;  // rows of a cluster tile
+  std::int32_t tile_columns;
+  std::int32_t group;  // raster: tile rows walked together before the next tile column
+
+  JAX_FLUX_HD std::int32_t RowTiles() const { return CeilDiv(rows, tile_rows); }
+  JAX_FLUX_HD std::int32_t ColumnTiles() const { return CeilDiv(columns, tile_columns); }
+  JAX_FLUX_HD std::int32_t SegmentTiles() const { return batch * RowTiles() * ColumnTiles(); }
+  JAX_FLUX_HD std::int32_t TotalTiles() const { return world * SegmentTiles(); }
+  // Index of a tile inside its segment; sender and owner derive the same flag from it.
+  JAX_FLUX_HD std::int32_t FlagIndex(std::int32_t b, std::int32_t i, std::int32_t j) const {
+    return (b * RowTiles() + i) * ColumnTiles() + j;
+  }
+};
+
+struct TileCoord {
+  std::int32_t step;     // position in the segment order; 0 .. W-1
+  std::int32_t segment;  // rank that owns (RS) or sent (AG) these rows
+  std::int32_t batch;
+  std::int32_t i;  // tile row inside the segment
+  std::int32_t j;  // tile column
+};
+
+// Grouped raster inside (segment, batch): `group` tile rows share a sweep over the columns, which
+// keeps their A rows in L2 while B streams through.
+JAX_FLUX_HD TileCoord TileAt(const TileGrid& grid, SegmentOrder order, std::int32_t ticket) {
+  const std::int32_t row_tiles = grid.RowTiles();
+  const std::int32_t column_tiles = grid.ColumnTiles();
+  const std::int32_t plane = row_tiles * column_tiles;
+  TileCoord at;
+  at.step = ticket / (grid.batch * plane);
+  at.segment = SegmentAt(order, grid.rank, grid.world, at.step);
+  std::int32_t rest = ticket - at.step * grid.batch * plane;
+  at.batch = rest / plane;
+  rest -= at.batch * plane;
+  const std::int32_t per_group = grid.group * column_tiles;
+  const std::int32_t first = rest / per_group * grid.group;
+  const std::int32_t height = row_tiles - first < grid.group ? row_tiles - first : grid.group;
+  rest -= first * column_tiles;
+  at.i = first + rest % height;
+  at.j = rest / height;
+  return at;
+}
+
+// A shard cut into chunks: the unit that one pusher sends and one flag announces.
+struct ChunkGrid {
+  std::int32_t batch;
+  std::int32_t rows;   // m_local
+  std::int32_t depth;  // k
+  std::int32_t chunk_rows;
+  std::int32_t chunk_depth;
+  bool depth_outer;  // send all rows of a k range first (small m) or all k of a row range
+
+  JAX_FLUX_HD std::int32_t RowChunks() const { return CeilDiv(rows, chunk_rows); }
+  JAX_FLUX_HD std::int32_t DepthChunks() const { return CeilDiv(depth, chunk_depth); }
+  JAX_FLUX_HD std::int32_t Count() const { return batch * RowChunks() * DepthChunks(); }
+  JAX_FLUX_HD std::int32_t FlagIndex(std::int32_t b, std::int32_t r, std::int32_t d) const {
+    return (b * RowChunks() + r) * DepthChunks() + d;
+  }
+};
+
+struct ChunkCoord {
+  std::int32_t batch;
+  std::int32_t row_chunk;
+  std::int32_t depth_chunk;
+};
+
+JAX_FLUX_HD ChunkCoord ChunkAt(const ChunkGrid& grid, std::int32_t index) {
+  const std::int32_t row_chunks = grid.RowChunks();
+  const std::int32_t depth_chunks = grid.DepthChunks();
+  const std::int32_t plane = row_chunks * depth_chunks;
+  ChunkCoord at;
+  at.batch = index / plane;
+  const std::int32_t rest = index - at.batch * plane;
+  at.row_chunk = grid.depth_outer ? rest % row_chunks : rest / depth_chunks;
+  at.depth_chunk = grid.depth_outer ? rest / row_chunks : rest % depth_chunks;
+  return at;
+}
+
+struct PushCoord {
+  std::int32_t peer;
+  ChunkCoord chunk;
+};
+
+// Pushes by ticket: every chunk to r+1, then every chunk to r+2, ...: farthest-needed last.
+JAX_FLUX_HD PushCoord PushAt(const ChunkGrid& grid, std::int32_t rank, std::int32_t world,
+                             std::int32_t ticket) {
+  const std::int32_t count = grid.Count();
+  const std::int32_t step = ticket / count;
+  return {PushPeerAt(rank, world, step), ChunkAt(grid, ticket - step * count)};
+}
+
+JAX_FLUX_HD std::int32_t TotalPushes(const ChunkGrid& grid, std::int32_t world) {
+  return (world - 1) * grid.Count();
+}
+
+}  // namespace jax_flux::protocol
+
+#endif  // JAX_FLUX_CUDA_PROTOCOL_SCHEDULE_H_
