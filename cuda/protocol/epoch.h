@@ -62,8 +62,8 @@ template <class Mem>
 JAX_FLUX_HD void PostEntries(const Call& call, std::uint64_t epoch) {
   const std::uint64_t other = Mem::CompareExchange(call.Control(ControlWord::kBusy), 0, call.site);
   if (other != 0) {
-    Mem::Fail(call.record, {FailureKind::kConcurrentUse, WaitKind::kEntry, call.op, call.rank,
-                            call.rank, -1, call.site, other, epoch, epoch, 0});
+    Mem::Fail(call, {FailureKind::kConcurrentUse, WaitKind::kEntry, call.op, call.rank, call.rank,
+                     -1, call.site, other, epoch, epoch, 0});
   }
   for (std::int32_t step = 0; step < call.world - 1; ++step) {
     std::uint8_t* entry = call.base[PushPeerAt(call.rank, call.world, step)] +
@@ -81,8 +81,8 @@ JAX_FLUX_HD std::uint64_t CheckEntry(const Call& call, std::uint64_t epoch, std:
   if (seen == epoch) {
     const std::uint64_t site = Mem::LoadRelaxed(entry + kFlagBytes);
     if (site != call.site) {
-      Mem::Fail(call.record, {FailureKind::kSiteMismatch, WaitKind::kEntry, call.op, call.rank,
-                              peer, -1, call.site, site, epoch, seen, 0});
+      Mem::Fail(call, {FailureKind::kSiteMismatch, WaitKind::kEntry, call.op, call.rank, peer, -1,
+                       call.site, site, epoch, seen, 0});
     }
   }
   return seen;
@@ -110,11 +110,11 @@ JAX_FLUX_HD void SpinUntil(const Call& call, std::uint64_t epoch, WaitKind wait,
     if (waited >= call.deadline.fail_ns) {
       Failure fatal = failure;
       fatal.kind = FailureKind::kTimeout;
-      Mem::Fail(call.record, fatal);
+      Mem::Fail(call, fatal);
     }
     // One report per call is enough; the others wait for the same peer.
     if (!warned && Mem::Exchange32(call.Control(ControlWord::kWarned), 1) == 0) {
-      Mem::Warn(call.record, failure);
+      Mem::Warn(call, failure);
     }
     warned = true;
   }
