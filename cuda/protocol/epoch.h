@@ -10,11 +10,12 @@
 // halves are enough without acknowledgements. (A peer writes half e&1 again in call e+2, after it
 // finished e+1, which needed our entry into e+1, which we post after we finished e.)
 //
-// A memory policy Mem provides, for words inside a workspace given by address:
-//   u64 LoadAcquireSys(p), u64 LoadRelaxed(p), void StoreReleaseSys(p, u64), void StoreRelaxed(p,
-//   u64) u32 FetchAddAcqRel(p, u32), void StoreRelaxed32(p, u32), u32 Exchange32(p, u32) u64
-//   CompareExchange(p, expected, desired) -> the old value u64 NowNs(), void Pause() void
-//   Warn(record, Failure), [[noreturn]] void Fail(record, Failure)
+// A memory policy Mem provides, for words inside a workspace given by address p:
+//   u64  LoadAcquireSys(p), LoadRelaxed(p); void StoreReleaseSys(p, u64), StoreRelaxed(p, u64)
+//   u32  FetchAddAcqRel(p, u32), Exchange32(p, u32); void StoreRelaxed32(p, u32)
+//   u64  CompareExchange(p, expected, desired) -> the old value; acquire
+//   u64  NowNs(); void Pause(); void Warn(call, failure); [[noreturn]] void Fail(call, failure)
+// Call::site is never 0: a busy word of 0 means idle.
 #ifndef JAX_FLUX_CUDA_PROTOCOL_EPOCH_H_
 #define JAX_FLUX_CUDA_PROTOCOL_EPOCH_H_
 
@@ -65,6 +66,13 @@ JAX_FLUX_HD void PostEntries(const Call& call, std::uint64_t epoch) {
     Mem::Fail(call, {FailureKind::kConcurrentUse, WaitKind::kEntry, call.op, call.rank, call.rank,
                      -1, call.site, other, epoch, epoch, 0});
   }
+  // The busy word is cleared after the epoch is stored. An epoch that moved since the caller read
+  // it means that another call was still running then, and has finished in between.
+  const std::uint64_t now = CallEpoch<Mem>(call);
+  if (now != epoch) {
+    Mem::Fail(call, {FailureKind::kConcurrentUse, WaitKind::kEntry, call.op, call.rank, call.rank,
+                     -1, call.site, 0, epoch, now, 0});
+  }
   for (std::int32_t step = 0; step < call.world - 1; ++step) {
     std::uint8_t* entry = call.base[PushPeerAt(call.rank, call.world, step)] +
                           call.layout.EntryOffset(call.rank, epoch);
@@ -88,20 +96,21 @@ JAX_FLUX_HD std::uint64_t CheckEntry(const Call& call, std::uint64_t epoch, std:
   return seen;
 }
 
-// Slow path of every wait: polls with a deadline, and looks at the peer's entry on the way, so that
-// ranks in different program order fail at once instead of at the deadline.
+// Slow path of every wait: polls with a deadline, and looks at the peers' entries in turn on the
+// way, so that ranks in different program order fail at once instead of at the deadline. All peers,
+// not only the awaited one: that one may itself have failed on a third rank's entry (W >= 3).
 template <class Mem>
 JAX_FLUX_HD void SpinUntil(const Call& call, std::uint64_t epoch, WaitKind wait, std::int32_t peer,
                            std::int32_t index, const std::uint8_t* word) {
   constexpr std::int32_t kPollsPerCheck = 64;  // a clock read and an entry read per 64 polls
   const std::uint64_t start = Mem::NowNs();
   bool warned = false;
-  for (;;) {
+  for (std::int32_t round = 0;; round = (round + 1) % (call.world - 1)) {
     for (std::int32_t poll = 0; poll < kPollsPerCheck; ++poll) {
       if (Mem::LoadAcquireSys(word) >= epoch) return;
       Mem::Pause();
     }
-    CheckEntry<Mem>(call, epoch, peer);
+    CheckEntry<Mem>(call, epoch, PushPeerAt(call.rank, call.world, round));
     const std::uint64_t waited = Mem::NowNs() - start;
     if (waited < call.deadline.warn_ns && waited < call.deadline.fail_ns) continue;
     const Failure failure = {
@@ -162,9 +171,10 @@ JAX_FLUX_HD void FinishCta(const Call& call, std::uint64_t epoch, std::uint32_t 
   Mem::StoreRelaxed32(call.Control(ControlWord::kWarned), 0);
   Mem::StoreRelaxed32(call.Control(ControlWord::kDoneCtas), 0);
   if (call.last_launch) {
-    Mem::StoreRelaxed(call.Control(ControlWord::kBusy), 0);
     // Released for the next launch of this stream, which starts after this one has ended.
     Mem::StoreReleaseSys(call.Control(ControlWord::kEpoch), epoch);
+    // Last, so that a concurrent call that finds us idle also finds the new epoch (PostEntries).
+    Mem::StoreReleaseSys(call.Control(ControlWord::kBusy), 0);
   }
 }
 

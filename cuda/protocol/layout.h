@@ -81,16 +81,16 @@ struct GenerationLayout {
   }
   // Halves alternate by epoch parity. Inside its half a call lays out slots as it likes.
   JAX_FLUX_HD std::uint64_t AgHalfOffset(std::uint64_t epoch) const {
-    return AgDataOffset() + (epoch & 1) * shape.ag_half_bytes;
+    return AgDataOffset() + (epoch & 1) * AlignUp(shape.ag_half_bytes, kAreaBytes);
   }
   JAX_FLUX_HD std::uint64_t RsDataOffset() const {
-    return AlignUp(AgDataOffset() + 2 * shape.ag_half_bytes, kAreaBytes);
+    return AgDataOffset() + 2 * AlignUp(shape.ag_half_bytes, kAreaBytes);
   }
   JAX_FLUX_HD std::uint64_t RsHalfOffset(std::uint64_t epoch) const {
-    return RsDataOffset() + (epoch & 1) * shape.rs_half_bytes;
+    return RsDataOffset() + (epoch & 1) * AlignUp(shape.rs_half_bytes, kAreaBytes);
   }
   JAX_FLUX_HD std::uint64_t TotalBytes() const {
-    return AlignUp(RsDataOffset() + 2 * shape.rs_half_bytes, kAreaBytes);
+    return RsDataOffset() + 2 * AlignUp(shape.rs_half_bytes, kAreaBytes);
   }
 
  private:
