@@ -17,7 +17,10 @@ import subprocess
 import sys
 import sysconfig
 
-REMEDY = "Run `make native`, which installs the pinned wheels into .venv first, or point JAX_FLUX_PYTHON at an environment that has "
+REMEDY = (
+    "Run `make native`, which installs the pinned wheels into .venv first, or point "
+    "JAX_FLUX_PYTHON at an environment that has "
+)
 
 
 def fail(what, looked, remedy):
@@ -49,7 +52,7 @@ def package_dir(module, distribution, requirements):
             "%s has %s %s, but the build is pinned to %s.\n%s"
             % (sys.executable, distribution, have, want, REMEDY + wanted + ".")
         )
-    return list(spec.submodule_search_locations)[0]
+    return next(iter(spec.submodule_search_locations))
 
 
 def existing(path, what, remedy):
@@ -61,7 +64,10 @@ def existing(path, what, remedy):
 def find_python(requirements):
     del requirements
     if sys.version_info < (3, 12):
-        sys.exit("%s is Python %s; the build needs Python >= 3.12." % (sys.executable, sys.version.split()[0]))
+        sys.exit(
+            "%s is Python %s; the build needs Python >= 3.12."
+            % (sys.executable, sys.version.split()[0])
+        )
     paths = sysconfig.get_paths()
     looked = [paths["include"], paths["platinclude"]]
     for include in looked:
@@ -70,7 +76,8 @@ def find_python(requirements):
     fail(
         "Python.h",
         looked,
-        "Install this Python's headers (Debian and Ubuntu: apt-get install python3-dev), or use a Python from uv or pyenv.",
+        "Install this Python's headers (Debian and Ubuntu: apt-get install python3-dev), or use a "
+        "Python from uv or pyenv.",
     )
 
 
@@ -83,7 +90,9 @@ def find_jaxlib(requirements):
 
 def find_nanobind(requirements):
     root = package_dir("nanobind", "nanobind", requirements)
-    existing(os.path.join(root, "src", "nb_combined.cpp"), "nanobind's source", "Reinstall nanobind.")
+    existing(
+        os.path.join(root, "src", "nb_combined.cpp"), "nanobind's source", "Reinstall nanobind."
+    )
     return {"root": root}
 
 
@@ -91,12 +100,17 @@ def find_cutlass(requirements):
     root = os.path.join(package_dir("cutlass_library", "nvidia-cutlass", requirements), "source")
     header = os.path.join(root, "include", "cutlass", "cutlass.h")
     existing(header, "CUTLASS's headers", "Reinstall nvidia-cutlass.")
-    return {"include": os.path.join(root, "include"), "util": os.path.join(root, "tools", "util", "include")}
+    return {
+        "include": os.path.join(root, "include"),
+        "util": os.path.join(root, "tools", "util", "include"),
+    }
 
 
 def nvcc_release(nvcc):
     try:
-        text = subprocess.run([nvcc, "--version"], stdout=subprocess.PIPE, timeout=60, check=True).stdout.decode()
+        text = subprocess.run(
+            [nvcc, "--version"], stdout=subprocess.PIPE, timeout=60, check=True
+        ).stdout.decode()
     except (OSError, subprocess.SubprocessError) as error:
         return "not runnable: %s" % error
     match = re.search(r"release (\d+\.\d+), V([\d.]+)", text)
@@ -107,7 +121,11 @@ def cuda_candidates():
     """(nvcc, include, folders of static cudart): the pinned wheels first, then a system toolkit."""
     for entry in sys.path:
         root = os.path.join(entry, "nvidia", "cu13")
-        yield os.path.join(root, "bin", "nvcc"), os.path.join(root, "include"), [os.path.join(root, "lib")]
+        yield (
+            os.path.join(root, "bin", "nvcc"),
+            os.path.join(root, "include"),
+            [os.path.join(root, "lib")],
+        )
     on_path = shutil.which("nvcc")
     homes = [os.path.dirname(os.path.dirname(os.path.realpath(on_path)))] if on_path else []
     homes += [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
@@ -123,7 +141,11 @@ def host_compiler():
         path = shutil.which(name)
         if path:
             return path
-    fail("A C++ compiler", looked, "Install g++ (Debian and Ubuntu: apt-get install g++), or set CXX.")
+    fail(
+        "A C++ compiler",
+        looked,
+        "Install g++ (Debian and Ubuntu: apt-get install g++), or set CXX.",
+    )
 
 
 def find_cuda(requirements):
@@ -152,7 +174,8 @@ def find_cuda(requirements):
     fail(
         "A CUDA 13 compiler",
         looked,
-        REMEDY + "the wheels of requirements/build.lock, or install the CUDA 13.0 toolkit and set CUDA_HOME.",
+        REMEDY + "the wheels of requirements/build.lock, or install the CUDA 13.0 toolkit and set "
+        "CUDA_HOME.",
     )
 
 

@@ -41,7 +41,9 @@ def gpus() -> tuple[tuple[str, tuple[int, int]], ...]:
         found.append((name.strip(), (int(major), int(minor or 0))))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        found = found[: len([part for part in visible.split(",") if part.strip() not in ("", "-1")])]
+        found = found[
+            : len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
+        ]
     return tuple(found)
 
 

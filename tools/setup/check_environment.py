@@ -41,7 +41,7 @@ def wanted(part):
                 continue
             name = re.match(r"[A-Za-z0-9._-]+", line).group(0)
             version = re.search(r"==([0-9.]+)$", line)
-            if name.startswith("nvidia-c") and name != "nvidia-cutlass" or name.startswith("nvidia-n"):
+            if name.startswith("nvidia-") and name != "nvidia-cutlass":
                 continue  # the compiler and the CUDA libraries may come from the system
             yield name, version.group(1) if version and name != "jax" else None
 
@@ -62,7 +62,10 @@ def version_of(name):
 
 def main():
     if sys.version_info < (3, 12):
-        sys.exit("%s is Python %s; jax_flux needs Python >= 3.12." % (sys.executable, sys.version.split()[0]))
+        sys.exit(
+            "%s is Python %s; jax_flux needs Python >= 3.12."
+            % (sys.executable, sys.version.split()[0])
+        )
     missing, absent = [], []
     for part in sys.argv[1:]:
         for name, version in wanted(part):

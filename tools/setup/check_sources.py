@@ -26,7 +26,11 @@ def tracked():
     except (OSError, subprocess.CalledProcessError):
         paths = []
         for folder, folders, names in os.walk(ROOT):
-            folders[:] = [f for f in folders if not f.startswith((".", "bazel-")) and f not in ("build", "dist")]
+            folders[:] = [
+                f
+                for f in folders
+                if not f.startswith((".", "bazel-")) and f not in ("build", "dist")
+            ]
             paths += [os.path.relpath(os.path.join(folder, name), ROOT) for name in names]
         return sorted(paths)
 
@@ -60,7 +64,10 @@ def main():
     cpp = [path for path in sources if path.endswith(CPP)]
     if options.clang_format and cpp:
         mode = ["-i"] if options.fix else ["--dry-run", "--Werror"]
-        failed |= subprocess.run([options.clang_format, "--style=file", *mode, *cpp], cwd=ROOT).returncode != 0
+        failed |= (
+            subprocess.run([options.clang_format, "--style=file", *mode, *cpp], cwd=ROOT).returncode
+            != 0
+        )
     if failed:
         sys.exit("make lint: see above; `make format` mends the format.")
     print("%d source files: licence and format are in order" % len(sources))

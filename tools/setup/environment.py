@@ -42,7 +42,7 @@ def exclusive():
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    sys.exit("Another make has been installing into .venv for an hour; end it and try again.")
+                    sys.exit("Another make has been installing for an hour; end it and try again.")
                 time.sleep(0.5)
         yield
 
@@ -72,11 +72,15 @@ def stamped(part):
 
 def pip(*arguments):
     command = [PYTHON, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")
+    }
     environment["PIP_NO_WARN_SCRIPT_LOCATION"] = "1"
     environment["PIP_ROOT_USER_ACTION"] = "ignore"
     try:
-        return subprocess.run(command, env=environment, cwd=ROOT, timeout=INSTALL_DEADLINE_S).returncode
+        return subprocess.run(
+            command, env=environment, cwd=ROOT, timeout=INSTALL_DEADLINE_S
+        ).returncode
     except subprocess.TimeoutExpired:
         print("pip did not finish within %d s." % INSTALL_DEADLINE_S, file=sys.stderr)
         return 1
@@ -105,10 +109,14 @@ def install(part):
     if part == "package":
         print("installing jax_flux (editable)", flush=True)
         # No isolation: hatchling comes from the lock, so this step needs no network.
-        status = pip("install", "-qq", "--no-deps", "--no-index", "--no-build-isolation", "--editable", ROOT)
+        status = pip(
+            "install", "-qq", "--no-deps", "--no-index", "--no-build-isolation", "--editable", ROOT
+        )
     else:
         print("installing requirements/%s.lock" % part, flush=True)
-        status = pip("install", "-qq", "--progress-bar=off", "--only-binary=:all:", "-r", sources(part)[0])
+        status = pip(
+            "install", "-qq", "--progress-bar=off", "--only-binary=:all:", "-r", sources(part)[0]
+        )
     if status != 0:
         sys.exit(NETWORK_HELP)
     mark(part, wanted)

@@ -20,7 +20,9 @@ def glibc_minor(path):
     with open(path, "rb") as handle:
         minors = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)", handle.read())]
     if not minors:
-        raise RuntimeError("%s names no glibc symbol version: is it an x86-64 Linux library?" % path)
+        raise RuntimeError(
+            "%s names no glibc symbol version: is it an x86-64 Linux library?" % path
+        )
     return max(minors)
 
 
