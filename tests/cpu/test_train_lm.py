@@ -1,0 +1,270 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""examples/train_lm.py: it learns, its parity check holds and catches errors, its flags explain."""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import jax_flux
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+MODULES = ("data", "flags", "model", "parity", "report", "training")
+SIZES = {"steps": 24, "batch": 8, "seq": 64, "layers": 2, "d_model": 64, "heads": 4, "lr": 1e-2}
+TINY = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
+
+
+@pytest.fixture(scope="module")
+def lm():
+    """The example's modules; its folder is on the path only as long as they are imported."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        modules = {name: importlib.import_module(f"lm.{name}") for name in MODULES}
+        return SimpleNamespace(main=importlib.import_module("train_lm").main, **modules)
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+@pytest.fixture(scope="module")
+def tiny_run(lm, tmp_path_factory):
+    """One whole run on the default mesh of 8 host devices."""
+    out = tmp_path_factory.mktemp("train_lm")
+    with contextlib.redirect_stdout(io.StringIO()) as log:
+        status = lm.main([*TINY, "--out", str(out)])
+    metrics = json.loads((out / "metrics.json").read_text())
+    return SimpleNamespace(status=status, log=log.getvalue(), out=out, metrics=metrics)
+
+
+def _mesh(dp, tp):
+    devices = jax.devices()[: dp * tp]
+    return jax.make_mesh((dp, tp), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=devices)
+
+
+def _resolve(lm, text, platform="cpu", devices=8):
+    return lm.flags.resolve(lm.flags.parse(text.split(), None), platform, devices)
+
+
+# The whole job
+
+
+def test_tiny_run_succeeds_with_falling_losses(tiny_run):
+    losses = tiny_run.metrics["train_loss"]
+    assert tiny_run.status == 0
+    assert losses[0] == pytest.approx(np.log(256), abs=0.1)
+    assert np.mean(losses[-4:]) < losses[0] - 1.5
+    assert tiny_run.metrics["held_out_loss"]["24"] < losses[0] - 1.5
+
+
+def test_tiny_run_compares_the_loss_and_every_gradient(tiny_run, lm):
+    table = lm.model.param_table(lm.model.Config(layers=2, d_model=64, heads=4))
+    rows = {row["name"]: row for row in tiny_run.metrics["parity"]}
+    assert len(rows) == 2 + len(jax.tree.leaves(table))
+    assert {"loss", "token losses", "d blocks/wq", "d blocks/w_down", "d head"} <= rows.keys()
+    assert all(row["passed"] and row["limit"] == 1e-5 for row in rows.values())
+
+
+def test_tiny_run_reports_first_and_last_step_and_every_op(tiny_run):
+    assert "mesh: dp=2 x tp=4 on 8 x cpu" in tiny_run.log
+    assert re.search(r"step  1/24  loss 5\.\d+ nats/byte  [\d,]+ tokens/s  [\d,]+ ms", tiny_run.log)
+    assert "step 24/24" in tiny_run.log
+    for op in ("ag_matmul", "matmul_rs"):
+        assert re.search(rf"│ {op} +│ +0 │ +[1-9]", tiny_run.log), tiny_run.log
+    assert "parity holds for all" in tiny_run.log
+
+
+def test_tiny_run_writes_a_png(tiny_run):
+    assert (tiny_run.out / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_script_in_a_fresh_process_repeats_the_losses_bit_for_bit(tiny_run, tmp_path):
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
+    script = [sys.executable, str(EXAMPLES / "train_lm.py"), *TINY, "--out", str(tmp_path)]
+    done = subprocess.run(script, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["train_loss"] == tiny_run.metrics["train_loss"]
+    assert metrics["held_out_loss"] == tiny_run.metrics["held_out_loss"]
+
+
+# Parity
+
+
+@pytest.mark.parametrize(
+    ("dp", "tp", "heads"), [(1, 1, 2), (8, 1, 2), (2, 3, 3)], ids=lambda value: str(value)
+)
+def test_parity_holds_on_other_meshes(lm, dp, tp, heads):
+    rows = _parity_rows(lm, dp, tp, heads)
+    assert [row for row in rows if not row.passed] == []
+
+
+def test_parity_in_bf16_has_rows_bounded_by_the_error_of_xla(lm):
+    rows = [row for row in _parity_rows(lm, 1, 2, 2, with_bf16=True) if row.dtype == "bf16"]
+    assert all(row.passed and 1e-5 < row.limit < 0.1 for row in rows)
+    assert "token losses" in {row.name for row in rows}
+
+
+def test_gradient_wrong_by_a_ten_thousandth_fails_the_run(lm, tmp_path, monkeypatch, capsys):
+    matmul_rs = jax_flux.matmul_rs
+
+    def wrong_gradient(x, w, **keywords):
+        y = matmul_rs(x, w, **keywords)
+        return 1.0001 * y - jax.lax.stop_gradient(0.0001 * y)
+
+    monkeypatch.setattr(jax_flux, "matmul_rs", wrong_gradient)
+    status = lm.main([*TINY, "--steps", "1", "--layers", "1", "--out", str(tmp_path)])
+    rows = {
+        row["name"]: row for row in json.loads((tmp_path / "metrics.json").read_text())["parity"]
+    }
+    assert status == 1
+    assert "parity FAILED" in capsys.readouterr().out
+    assert rows["loss"]["passed"] and rows["d head"]["passed"]
+    for name in ("d blocks/wo", "d blocks/w_down", "d blocks/wq", "d blocks/w_gate"):
+        assert not rows[name]["passed"]
+        assert rows[name]["error"] > 5e-5
+
+
+def test_parity_row_without_a_number_fails(lm):
+    assert not lm.parity.Row("f32", "loss", float("nan"), 1e-5).passed
+
+
+def _parity_rows(lm, dp, tp, heads, *, with_bf16=False):
+    config = lm.model.Config(layers=1, d_model=16 * heads, heads=heads)
+    params = lm.model.init_params(jax.random.key(0), config)
+    text = np.random.default_rng(0).integers(0, 256, 4096).astype(np.uint8)
+    batch = lm.data.sample_batch(text, dp, 8 * tp, seed=0, step=0)
+    return lm.parity.check(_mesh(dp, tp), config, params, batch, None, with_bf16=with_bf16)
+
+
+# Parts
+
+
+def test_clip_by_global_norm_of_shards_equals_optax_on_global_arrays(lm):
+    specs = {"columns": P(None, "tp"), "both": P("dp", "tp"), "replicated": P()}
+    grads = {"columns": (3, 8), "both": (4, 8), "replicated": (5,)}
+    keys = dict(zip(grads, jax.random.split(jax.random.key(0), len(grads)), strict=True))
+    grads = {name: jax.random.normal(keys[name], shape) for name, shape in grads.items()}
+    expected, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())
+    ours = _clip_on_mesh(lm, _mesh(2, 4), grads, specs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, expected)
+
+
+def test_clip_by_global_norm_leaves_small_gradients_alone(lm):
+    grads = {"w": jnp.array([0.3, 0.4])}
+    clipped = _clip_on_mesh(lm, _mesh(1, 2), grads, {"w": P("tp")})
+    np.testing.assert_array_equal(clipped["w"], grads["w"])
+
+
+def _clip_on_mesh(lm, mesh, grads, specs):
+    clip = lm.training.clip_by_global_norm(1.0, specs)
+
+    def update(shards):
+        return clip.update(shards, clip.init(shards))[0]
+
+    return jax.jit(jax.shard_map(update, mesh=mesh, in_specs=(specs,), out_specs=specs))(grads)
+
+
+def test_state_specs_shard_the_moments_like_their_parameters(lm):
+    config = lm.model.Config(layers=1, d_model=16, heads=2)
+    optimizer = lm.training.make_optimizer(config, learning_rate=1e-3, steps=10)
+    specs = lm.training.state_specs(config, optimizer)
+    (adam,) = (s for s in jax.tree.leaves(specs.opt_state, is_leaf=_has_moments) if _has_moments(s))
+    assert adam.mu == adam.nu == specs.params
+    assert adam.count == P()
+
+
+def _has_moments(node):
+    return hasattr(node, "mu")
+
+
+def test_corpus_splits_by_file_and_repeats(lm):
+    first, again = (lm.data.load_corpus(128, max_bytes=1 << 20) for _ in range(2))
+    assert len(first.train) + len(first.held_out) == 1 << 20
+    np.testing.assert_array_equal(first.train, again.train)
+    np.testing.assert_array_equal(first.held_out, again.held_out)
+
+
+def test_corpus_without_sources_says_what_to_use(lm, tmp_path):
+    (tmp_path / "only.py").write_text("pass\n")
+    with pytest.raises(lm.data.NoTextError, match="a Python that ships its standard library"):
+        lm.data.load_corpus(128, folder=tmp_path)
+
+
+def test_targets_are_the_inputs_one_byte_later(lm):
+    text = np.arange(100, dtype=np.uint8)
+    inputs, targets = lm.data.sample_batch(text, 4, 16, seed=3, step=5)
+    np.testing.assert_array_equal(targets, inputs + 1)
+
+
+def test_progress_on_a_terminal_shows_the_first_loss_and_a_bar(lm):
+    console = lm.report.Console(file=io.StringIO(), force_terminal=True, width=120)
+    with lm.report.progress(console, 2) as on_step:
+        on_step(1, 5.5, 1e4, 200.0)
+        on_step(2, 5.4, 1e4, 200.0)
+    text = console.file.getvalue()
+    assert "first loss 5.5000 nats/byte" in re.sub(r"\x1b\[[\d;]*m", "", text)
+    assert "10,000 tokens/s" in text
+
+
+# Flags
+
+
+@pytest.mark.parametrize(
+    ("text", "platform", "devices", "mesh"),
+    [
+        ("", "cpu", 8, (2, 4)),
+        ("", "gpu", 1, (1, 1)),
+        ("", "gpu", 2, (1, 2)),
+        ("--heads 6 --d-model 96", "gpu", 4, (2, 2)),
+        ("--tp 2", "cpu", 8, (4, 2)),
+        ("--dp 8", "cpu", 8, (8, 1)),
+        ("--dp 1 --tp 2", "cpu", 8, (1, 2)),
+    ],
+)
+def test_mesh_uses_as_much_tp_as_the_heads_allow(lm, text, platform, devices, mesh):
+    flags = _resolve(lm, text, platform, devices)
+    assert (flags.dp, flags.tp) == mesh
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("--dp 4 --tp 4", r"needs 16 devices, and this process has 8.*Choose dp and tp with"),
+        ("--tp 3", r"--heads is 4 and --tp is 3.*Use --heads 3 or change --tp"),
+        ("--seq 126 --tp 4", r"--seq is 126 and --tp is 4.*Use --seq 124"),
+        ("--batch 15", r"--batch is 15 and --dp is 2.*Use --batch 14"),
+        ("--d-model 100", r"--d-model is 100 and 2 \* heads is 8.*Use --d-model 96"),
+        ("--layers 0", r"--layers is 0.*at least 1"),
+        ("--dp 0", r"--dp is 0.*at least 1"),
+        ("--lr nan", r"--lr is nan.*greater than 0"),
+        ("--seed -1", r"--seed is -1.*0 or more"),
+    ],
+)
+def test_flags_that_cannot_work_name_rule_and_remedy(lm, text, message):
+    with pytest.raises(ValueError, match=message):
+        _resolve(lm, text)
+
+
+def test_main_reports_bad_flags_on_stderr_with_status_2(lm, capsys):
+    assert lm.main(["--tp", "3"]) == 2
+    assert "train_lm: --heads is 4 and --tp is 3" in capsys.readouterr().err
+
+
+def test_fused_on_cpu_reports_the_error_of_the_op_with_status_2(lm, tmp_path, capsys):
+    assert lm.main([*TINY, "--implementation", "fused", "--out", str(tmp_path)]) == 2
+    assert "train_lm: ag_matmul:" in capsys.readouterr().err
