@@ -1,0 +1,121 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`explain`: what a call would run, and why, without running it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_flux import _checks, _dispatch, _ffi, _plan, errors
+from jax_flux._config import Config
+from jax_flux._plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """``implementation`` ("fused" or "xla"), the ``reason`` in words, and the fused ``plan``."""
+
+    implementation: str
+    reason: str
+    plan: Plan | None
+
+
+def explain(
+    op: str,
+    x_shape: Sequence[int],
+    w_shape: Sequence[int] | Sequence[Sequence[int]],
+    dtype: Any,
+    world: int,
+    *,
+    gather_axis: int = -2,
+    scatter_axis: int = -2,
+    transpose_w: bool = False,
+    bias: Any = None,
+    activation: str | None = None,
+    out_dtype: Any = None,
+    return_gathered: bool = False,
+    implementation: str | None = None,
+    config: Config | None = None,
+    channel: int = 0,
+    platform: str = "cuda",
+    device_kind: str | None = None,
+) -> Explanation:
+    """Says what ``op`` would run on given shapes and why; runs nothing and looks at no device.
+
+    Args:
+      op: "ag_matmul", "matmul_rs" or "matmul_ar".
+      x_shape: shape of x per device, as inside shard_map.
+      w_shape: shape of w per device, or a sequence of shapes for several weights.
+      dtype: dtype of x and w.
+      world: W, the size of the op's axis.
+      gather_axis: as in `ag_matmul`.
+      scatter_axis: as in `matmul_rs`.
+      transpose_w: as in the op.
+      bias: as in the op; XLA adds it, so it changes nothing here.
+      activation: as in `ag_matmul`; XLA applies it, so it changes nothing here.
+      out_dtype: as in the op.
+      return_gathered: as in `ag_matmul`.
+      implementation: as in the op.
+      config: as in the op.
+      channel: as in the op.
+      platform: "cuda" unless told otherwise.
+      device_kind: such as "NVIDIA H200"; None stands for a supported GPU.
+
+    Returns:
+      An `Explanation`. A pure function of its arguments and the installed native library.
+
+    Raises:
+      OptionError, ShapeError, DtypeError: as the op itself would.
+
+    Example:
+      >>> from jax_flux import explain
+      >>> explain("ag_matmul", (512, 4096), (4096, 1024), "float32", 8).reason
+      'dtype float32 is not one of bfloat16'
+      >>> explain("ag_matmul", (512, 4096), (4096, 1024), "bfloat16", 1).implementation
+      'xla'
+    """
+    del bias
+    if op not in ("ag_matmul", "matmul_rs", "matmul_ar"):
+        raise errors.OptionError(
+            errors.message(
+                "explain",
+                f"op = {op!r}",
+                "The ops are 'ag_matmul', 'matmul_rs' and 'matmul_ar'",
+                "Name one of them",
+            )
+        )
+    _checks.check_options(
+        op, activation=activation, implementation=implementation, config=config, channel=channel
+    )
+    several = bool(w_shape) and not isinstance(w_shape[0], int)
+    shapes: Any = w_shape if several else (w_shape,)
+    x = jax.ShapeDtypeStruct(tuple(x_shape), dtype)
+    ws = tuple(jax.ShapeDtypeStruct(tuple(s), dtype) for s in shapes)
+    _checks.check_operands(op, x, ws, transpose_w, min_ndim=1 if op == "matmul_ar" else 2)
+    out = _checks.resolve_out_dtype(op, out_dtype, x, ws)
+    kwargs: dict[str, Any] = dict(world=world, transpose_w=transpose_w, out_dtype=jnp.dtype(out))
+    if op == "ag_matmul":
+        at = _checks.check_axis(op, "gather_axis", gather_axis, x)
+        folded = jax.ShapeDtypeStruct(_dispatch.fold_rows(x.shape, at), dtype)
+        problem = _dispatch.ag_problem(folded, ws, return_gathered=return_gathered, **kwargs)
+    elif op == "matmul_rs":
+        at = _checks.check_axis(op, "scatter_axis", scatter_axis, x)
+        _checks.check_scatter(op, at, x, world, "given")
+        folded = jax.ShapeDtypeStruct(_dispatch.fold_segments(x.shape, at, world), dtype)
+        problem = _dispatch.rs_problem((folded,), ws, **kwargs)
+    else:
+        problem = _dispatch.ar_problem(x, ws[0], **kwargs)
+    decision = _plan.plan(
+        problem,
+        implementation=implementation,
+        config=config,
+        platform=platform,
+        device_kind=device_kind,
+        installed=_ffi.compiled() if _plan.is_cuda(platform, device_kind) else None,
+    )
+    return Explanation(decision.implementation, decision.reason, decision.plan)

@@ -1,0 +1,188 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Lowering rules of the primitives: the reference everywhere, the FFI custom call on CUDA.
+
+Attributes of every target ``jax_flux_<op>_v1`` (int64 unless said): ``groups`` (array: all groups
+of the mesh axis as logical ids, flattened row-major), ``world``, ``channel``, ``site``,
+``plan_hash``, ``instance`` (string), ``chunk_bytes``, ``sm_margin``; the GEMMs add
+``transpose_w``. Operands and results are row-major in the primitives' canonical shapes.
+
+Invariant: the attributes are equal on all ranks. ``site`` hashes the plan and the call's ordinal
+in the module being lowered, so it does not depend on what a rank traced before. Several equations
+that JAX lowers through one cached function share a site; they run in program order on every rank.
+Route: _primitives.py -> here -> cuda/ffi/<op>.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jax_flux import _compat, _dispatch, _ffi, _plan, _topology, errors, reference
+
+Rule = Callable[..., Any]
+COPY_INSTANCE = "all_gather_copy"
+_MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES, _CHUNKS = 16 << 10, 1 << 20, 32
+
+
+def without_gpu(ref: Callable[..., Any]) -> Rule:
+    """Rule for every platform but CUDA: the reference, or an error where "fused" was demanded."""
+
+    def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
+        if params.get("implementation") == "fused":
+            platform = ", ".join(ctx.platforms or ctx.module_context.platforms)
+            decision = _plan.Decision("xla", f"the program is lowered for {platform}, not for CUDA")
+            _plan.require_fused(params["op"], decision, _shapes(ctx))
+        return _compat.lower_function(ref)(ctx, *operands, **params)
+
+    return rule
+
+
+def ag_matmul(ref: Callable[..., Any]) -> Rule:
+    """CUDA rule of ag_matmul_p. The gathered operand, where asked for, is XLA's own gather."""
+
+    def rule(ctx: Any, x: Any, *ws: Any, **params: Any) -> Any:
+        x_aval, *w_avals = ctx.avals_in
+        problem = _dispatch.ag_problem(
+            x_aval, w_avals, **{k: params[k] for k in ("world", *_AG_KEYS)}
+        )
+        plan = _decide(ctx, problem, params)
+        if plan is None:
+            return _compat.lower_function(ref)(ctx, x, *ws, **params)
+        num_y = len(ws)
+        call_ctx = ctx.replace(avals_out=ctx.avals_out[:num_y])
+        ys = _call(call_ctx, "ag_matmul", problem, plan, params, [x, *ws])
+        if not params["return_gathered"]:
+            return ys
+        gather_ctx = ctx.replace(avals_in=[x_aval], avals_out=ctx.avals_out[num_y:])
+        gather = _compat.lower_function(
+            lambda x: [reference.gather(x, params["axis_name"], 1, tiled=False)]
+        )
+        return [*ys, *gather(gather_ctx, x)]
+
+    return rule
+
+
+def matmul_rs(ref: Callable[..., Any]) -> Rule:
+    """CUDA rule of matmul_rs_p."""
+
+    def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
+        pairs = len(operands) // 2
+        problem = _dispatch.rs_problem(
+            ctx.avals_in[:pairs],
+            ctx.avals_in[pairs:],
+            world=params["world"],
+            transpose_w=params["transpose_w"],
+            out_dtype=params["out_dtype"],
+        )
+        plan = _decide(ctx, problem, params)
+        if plan is None:
+            return _compat.lower_function(ref)(ctx, *operands, **params)
+        return _call(ctx, "matmul_rs", problem, plan, params, list(operands))
+
+    return rule
+
+
+def all_gather_copy(ref: Callable[..., Any]) -> Rule:
+    """CUDA rule of all_gather_copy_p: always the kernel, or the reason why it cannot run."""
+    del ref
+
+    def rule(ctx: Any, x: Any, **params: Any) -> Any:
+        _ffi.register()
+        (aval,) = ctx.avals_in
+        batch, m, k = aval.shape
+        dtype = np.dtype(aval.dtype)
+        problem = _plan.Problem(
+            op="all_gather_copy",
+            batch=batch,
+            m=m,
+            n=(),
+            k=(k,),
+            world=params["world"],
+            dtype=dtype.name,
+            out_dtype=dtype.name,
+        )
+        shard = batch * m * k * dtype.itemsize
+        plan = _plan.Plan(
+            instance=COPY_INSTANCE,
+            sm_margin=0,
+            chunk_bytes=chunk_bytes(shard),
+            expected_ns=max(1, round(1e9 * shard * (params["world"] - 1) / _plan.LINK_BYTES_PER_S)),
+        )
+        return _call(ctx, "all_gather_copy", problem, plan, params, [x])
+
+    return rule
+
+
+_AG_KEYS = ("transpose_w", "out_dtype", "return_gathered")
+
+
+def chunk_bytes(shard_bytes: int) -> int:
+    """Piece of a shard that is pushed and flagged at once: about 1/32, a multiple of 16 KiB."""
+    piece = -(-shard_bytes // (_CHUNKS * _MIN_CHUNK_BYTES)) * _MIN_CHUNK_BYTES
+    return min(max(piece, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
+
+
+def _decide(ctx: Any, problem: _plan.Problem, params: dict[str, Any]) -> _plan.Plan | None:
+    """The plan on CUDA, or None for the reference; raises where "fused" was demanded in vain.
+
+    Same planner, same facts as at trace time, except where the program was traced on another
+    platform (jax.export): then this is where its kernels are chosen.
+    """
+    _, _, mesh = _compat.lowering_mesh(ctx)
+    platform, device_kind = _compat.mesh_device(mesh)
+    decision = _plan.plan(
+        problem,
+        implementation=params["implementation"],
+        config=params["config"],
+        platform="cuda",
+        device_kind=device_kind if _plan.is_cuda(platform, device_kind) else None,
+        installed=_ffi.installed(),
+    )
+    if params["implementation"] == "fused":
+        _plan.require_fused(params["op"], decision, _shapes(ctx))
+    return decision.plan
+
+
+def _call(
+    ctx: Any,
+    op: str,
+    problem: _plan.Problem,
+    plan: _plan.Plan,
+    params: dict[str, Any],
+    operands: list[Any],
+) -> Any:
+    """Emits the custom call ``jax_flux_<op>_v1`` with the attributes of the module docstring."""
+    names, sizes, _ = _compat.lowering_mesh(ctx)
+    if not names:
+        raise errors.AxisError(
+            errors.message(
+                op,
+                f"axis_name = {params['axis_name']!r}, lowered outside a fully manual shard_map",
+                "The kernel's peers are logical ids of the shard_map's mesh",
+                f"Call it inside jax.shard_map, or use jax_flux.{op}_sharded",
+            )
+        )
+    groups = _topology.groups(names, sizes, params["axis_name"])
+    assert groups.shape[1] == params["world"], (groups.shape, params["world"])
+    agreed = _plan.plan_hash(problem, plan, params["channel"])
+    attributes: dict[str, Any] = dict(
+        groups=groups.reshape(-1),
+        world=np.int64(params["world"]),
+        channel=np.int64(params["channel"]),
+        site=np.int64(_plan.hash63(agreed, _compat.next_call_ordinal(ctx))),
+        plan_hash=np.int64(agreed),
+        instance=plan.instance,
+        chunk_bytes=np.int64(plan.chunk_bytes),
+        sm_margin=np.int64(plan.sm_margin),
+    )
+    if "transpose_w" in params:
+        attributes["transpose_w"] = np.int64(params["transpose_w"])
+    hints = {"latency_metadata": str(plan.expected_ns)}
+    return _compat.ffi_custom_call(ctx, f"jax_flux_{op}_v1", operands, attributes, hints)
+
+
+def _shapes(ctx: Any) -> str:
+    return ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in ctx.avals_in)

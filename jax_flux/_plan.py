@@ -1,0 +1,257 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Pure planner: (problem, options, device, installed kernels) -> what runs, why, and the plan.
+
+Invariant: reads nothing but its arguments and the shipped tuning table, so every rank of a group
+comes to the same plan; the plan's hash is compared on XLA's communicator before the first call.
+Route: ops.py plans at trace time (stats, warnings, errors); the CUDA lowering in _primitives.py
+plans again from the same facts and emits the custom call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+import pathlib
+from typing import Any
+
+from jax_flux import _version, errors
+from jax_flux._config import Config
+
+IMPLEMENTATIONS = (None, "fused", "xla")
+FUSED_OPS = ("ag_matmul", "matmul_rs")
+FUSED_DTYPES = ("bfloat16",)
+FUSED_DEVICES = ("H100", "H200", "H800", "GH200")
+TMA_ALIGN_BYTES = 16
+NUM_SMS = 132
+PEAK_FLOPS = 700e12  # sustained bf16, for scheduling hints only
+LINK_BYTES_PER_S = 350e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Canonical sizes of one call: per batch, ``m`` rows per rank, ``n`` columns, depth ``k``.
+
+    ``n`` has one entry per weight of ag_matmul (per operand pair of matmul_rs: one entry, and
+    ``k`` one per pair).
+    """
+
+    op: str
+    batch: int
+    m: int
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    world: int
+    dtype: str
+    out_dtype: str
+    transpose_w: bool = False
+    return_gathered: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """One compiled kernel, as the native library lists it."""
+
+    name: str
+    op: str
+    dtype: str
+    layout: str
+    tile: tuple[int, int]
+    cluster: tuple[int, int]
+    transport: str = "tma"
+
+
+@dataclasses.dataclass(frozen=True)
+class Installed:
+    """What the native library of this installation offers: kernels, or why there are none."""
+
+    instances: tuple[Instance, ...] = ()
+    problem: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A fused call: the kernel instance and the integers that its handler receives."""
+
+    instance: str
+    sm_margin: int
+    chunk_bytes: int
+    expected_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What a call runs: ``implementation`` ("fused" or "xla"), ``reason`` and ``plan``.
+
+    ``unsupported`` tells a fallback that the user may want to know about (dtype, shape, library)
+    from a choice (asked for, not a GPU, faster): only the former warns, and only on a GPU.
+    """
+
+    implementation: str
+    reason: str
+    plan: Plan | None = None
+    unsupported: bool = False
+
+
+def is_cuda(platform: str | None, device_kind: str | None) -> bool:
+    """Whether the devices are NVIDIA GPUs (jax calls ROCm's platform "gpu" as well)."""
+    return platform == "cuda" or (platform == "gpu" and "NVIDIA" in (device_kind or ""))
+
+
+def plan(
+    problem: Problem,
+    *,
+    implementation: str | None,
+    config: Config | None,
+    platform: str | None,
+    device_kind: str | None,
+    installed: Installed | None,
+) -> Decision:
+    """Decides what ``problem`` runs on a device and says why.
+
+    Args:
+      problem: canonical sizes and dtypes.
+      implementation: the user's keyword; "fused" does not raise here, see `require_fused`.
+      config: parts of the plan that the user forces.
+      platform: "cpu", "cuda" (or "gpu"), ...; None where the mesh does not say.
+      device_kind: such as "NVIDIA H200"; None is taken as supported.
+      installed: kernels of the native library; None where nobody has looked (not a GPU).
+    """
+    if implementation == "xla":
+        return Decision("xla", 'implementation="xla" was asked for')
+    reason = _structural_limit(problem)
+    if reason is not None:
+        return Decision("xla", reason, unsupported=problem.world > 1)
+    if not is_cuda(platform, device_kind):
+        return Decision("xla", f"the mesh is on platform {platform!r}, not on NVIDIA GPUs")
+    if device_kind is not None and not any(kind in device_kind for kind in FUSED_DEVICES):
+        return Decision(
+            "xla", f"the kernels are for sm_90 (Hopper), not {device_kind}", unsupported=True
+        )
+    if installed is None or installed.problem is not None:
+        why = installed.problem if installed else "the native library was not asked"
+        return Decision("xla", str(why), unsupported=True)
+    candidates = matching_instances(problem, installed.instances, config)
+    if not candidates:
+        forced = f" with {config}" if config else ""
+        why = f"this library has no {problem.op} kernel for {problem.dtype} {_layout(problem)}"
+        return Decision("xla", why + forced, unsupported=True)
+    best = min(candidates, key=lambda row: (_cost(problem, row, config), row.name))
+    return Decision("fused", "supported, and not expected to lose", _fill(problem, best, config))
+
+
+def require_fused(op: str, decision: Decision, given: str) -> None:
+    """Raises ImplementationError where "fused" was demanded and the decision is the reference."""
+    if decision.implementation != "fused":
+        raise errors.ImplementationError(
+            errors.message(
+                op,
+                f'{given}, implementation="fused"',
+                f"The fused kernel cannot run here: {decision.reason}",
+                "Pass implementation=None to take the XLA reference where that is so, or 'xla'",
+            )
+        )
+
+
+def _structural_limit(p: Problem) -> str | None:
+    """Why the shapes and dtypes alone rule the fused kernel out; None where they do not."""
+    if p.world == 1:
+        return "the axis has size 1, a plain matmul"
+    if p.op not in FUSED_OPS:
+        return f"{p.op} has no fused kernel in version {_version.__version__}"
+    if p.batch * p.m * math.prod(p.n) * math.prod(p.k) == 0:
+        return "an operand is empty"
+    if p.dtype not in FUSED_DTYPES:
+        return f"dtype {p.dtype} is not one of {', '.join(FUSED_DTYPES)}"
+    if p.out_dtype != p.dtype:
+        return f"the output dtype {p.out_dtype} is not the operands' {p.dtype}"
+    if len(p.n) > 1 or len(p.k) > 1:
+        return "several weights do not share one fused launch yet"
+    unit = TMA_ALIGN_BYTES // 2
+    for name, size in (("k", p.k[0]), ("n", p.n[0])):
+        if size % unit:
+            return (
+                f"{name} = {size} is not a multiple of {unit} "
+                f"(TMA rows are multiples of {TMA_ALIGN_BYTES} bytes)"
+            )
+    return None
+
+
+def _layout(p: Problem) -> str:
+    return "nt" if p.transpose_w else "nn"
+
+
+def matching_instances(
+    p: Problem, instances: tuple[Instance, ...], config: Config | None
+) -> list[Instance]:
+    """The compiled kernels that compute ``p`` and fit every part that ``config`` forces."""
+    config = config or Config()
+    return [
+        row
+        for row in instances
+        if (row.op, row.dtype, row.layout) == (p.op, p.dtype, _layout(p))
+        and config.tile in (None, row.tile)
+        and config.cluster in (None, row.cluster)
+        and config.transport in (None, row.transport)
+    ]
+
+
+def _cost(p: Problem, row: Instance, config: Config | None) -> float:
+    """Waves of cluster tiles (padded rows counted) times the area of a tile."""
+    margin = (config.sm_margin if config else None) or 0
+    tile_m, tile_n = row.tile
+    clusters_m = math.ceil(p.m / (tile_m * row.cluster[0])) * p.world * p.batch
+    clusters_n = math.ceil(p.n[0] / (tile_n * row.cluster[1]))
+    ctas = clusters_m * clusters_n * row.cluster[0] * row.cluster[1]
+    return math.ceil(ctas / (NUM_SMS - margin)) * tile_m * tile_n
+
+
+def _fill(p: Problem, row: Instance, config: Config | None) -> Plan:
+    return Plan(
+        instance=row.name,
+        sm_margin=(config.sm_margin if config else None) or 0,
+        chunk_bytes=0,
+        expected_ns=expected_ns(p),
+    )
+
+
+def expected_ns(p: Problem) -> int:
+    """Expected time of the call in ns, for XLA's latency-hiding scheduler; never used to plan."""
+    rows = p.batch * p.m * p.world
+    compute = 2.0 * rows * sum(p.n) * sum(p.k) / PEAK_FLOPS
+    itemsize = 4 if "32" in p.dtype else 2
+    moved = p.batch * p.m * (p.world - 1) * (p.k[0] if p.op == "ag_matmul" else p.n[0]) * itemsize
+    return max(1, round(1e9 * max(compute, moved / LINK_BYTES_PER_S)))
+
+
+@functools.cache
+def tuning_digest() -> str:
+    """Digest of the shipped plan tables; part of every plan hash, so that ranks must agree."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted((pathlib.Path(__file__).parent / "data").glob("plans_*.json")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def hash63(*parts: Any) -> int:
+    """A 63-bit hash that is the same in every process (never Python's salted ``hash``).
+
+    Example:
+      >>> hash63("a", 1) == hash63("a", 1), 0 <= hash63("a", 1) < 2**63
+      (True, True)
+    """
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") & (2**63 - 1)
+
+
+def plan_hash(problem: Problem, chosen: Plan, channel: int) -> int:
+    """Hash of everything that the ranks of a group must agree on before they may exchange data."""
+    return hash63(
+        dataclasses.astuple(problem),
+        dataclasses.astuple(chosen),
+        channel,
+        _version.__version__,
+        tuning_digest(),
+    )

@@ -1,0 +1,185 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The primitives `ag_matmul_p`, `matmul_rs_p`, `all_gather_copy_p` on canonical shapes.
+
+For each, in the same order: shapes, batching, lowering, registration.
+
+  ag_matmul_p        x[b, m, k], w_i[k, n_i] ...  -> y_i[b, W, m, n_i] ... (, x[b, W, m, k])
+  matmul_rs_p        x_i[b, W, m, k_i] ..., w_i[k_i, n] ...  -> y[b, m, n]
+  all_gather_copy_p  x[b, m, k]  -> y[b, W, m, k]
+
+Invariant: under ``check_vma`` all operands vary over the same axes, the op's own among them
+(_vjp.py casts them), and so does every result.
+A custom call is pure and carries no side effect: an unused one is removed on all ranks alike, since
+all ranks compile one program; two calls are never merged, because their call sites differ.
+Route: _vjp.py binds; lowering -> reference.py, or _lowering.py for the CUDA custom call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_flux import _compat, _lowering, errors, reference
+
+ag_matmul_p = _compat.new_primitive("jax_flux_ag_matmul")
+matmul_rs_p = _compat.new_primitive("jax_flux_matmul_rs")
+all_gather_copy_p = _compat.new_primitive("jax_flux_all_gather_copy")
+
+Results = Sequence[tuple[tuple[int, ...], Any]]
+
+
+def _common_varying(*avals: Any, axis_name: tuple[str, ...], **_: Any) -> frozenset[str]:
+    manual: frozenset[str] = avals[0].mat.varying
+    assert all(a.mat.varying == manual for a in avals), [a.mat.varying for a in avals]
+    assert manual >= set(axis_name), (manual, axis_name)
+    return manual
+
+
+# ---- references with the primitives' parameters ----------------------------------------------
+
+
+def _ag_reference(*args: jax.Array, **params: Any) -> list[jax.Array]:
+    return reference.ag_matmul_canonical(
+        *args,
+        axis_name=params["axis_name"],
+        transpose_w=params["transpose_w"],
+        out_dtype=params["out_dtype"],
+        return_gathered=params["return_gathered"],
+        precision=params["precision"],
+    )
+
+
+def _rs_reference(*args: jax.Array, **params: Any) -> list[jax.Array]:
+    return reference.matmul_rs_canonical(
+        *args,
+        axis_name=params["axis_name"],
+        transpose_w=params["transpose_w"],
+        out_dtype=params["out_dtype"],
+        precision=params["precision"],
+    )
+
+
+def _copy_reference(x: jax.Array, **params: Any) -> list[jax.Array]:
+    return [reference.gather(x, params["axis_name"], 1, tiled=False)]
+
+
+# ---- batching --------------------------------------------------------------------------------
+
+
+def _batch_through_reference(
+    ref: Callable[..., list[jax.Array]], axis_data: Any, args: Any, dims: Any, params: Any
+) -> tuple[list[jax.Array], list[int]]:
+    """vmap of the reference: one collective for all, and right for the op's own vmapped axis."""
+    own = axis_data.name in params["axis_name"]
+    out = jax.vmap(
+        lambda *a: ref(*a, **params),
+        in_axes=tuple(dims),
+        axis_size=axis_data.size,
+        axis_name=axis_data.name if own else None,
+    )(*args)
+    return list(out), [0] * len(out)
+
+
+def _batching(
+    primitive: Any, ref: Callable[..., list[jax.Array]], num_x: Callable[[int], int]
+) -> Callable[..., tuple[list[jax.Array], list[int]]]:
+    """Batched x folds into the batch dimension; a batched w takes the reference."""
+
+    def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
+        split = num_x(len(args))
+        if axis_data.name in params["axis_name"] or any(d is not None for d in dims[split:]):
+            return _batch_through_reference(ref, axis_data, args, dims, params)
+        if all(d is None for d in dims):
+            out = primitive.bind(*args, **params)
+            return out, [None] * len(out)
+        size = axis_data.size
+        xs = [
+            jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+            for x, d in zip(args[:split], dims[:split], strict=True)
+        ]
+        folded = [x.reshape(size * x.shape[1], *x.shape[2:]) for x in xs]
+        out = primitive.bind(*folded, *args[split:], **params)
+        return [y.reshape(size, y.shape[0] // size, *y.shape[1:]) for y in out], [0] * len(out)
+
+    return rule
+
+
+# ---- ag_matmul_p -----------------------------------------------------------------------------
+
+
+def _ag_shapes(x: Any, *ws: Any, world: int, transpose_w: bool, **params: Any) -> Results:
+    batch, m, k = x.shape
+    columns = [w.shape[0 if transpose_w else 1] for w in ws]
+    results = [((batch, world, m, n), params["out_dtype"]) for n in columns]
+    if params["return_gathered"]:
+        results.append(((batch, world, m, k), x.dtype))
+    return results
+
+
+# ---- matmul_rs_p -----------------------------------------------------------------------------
+
+
+def _rs_shapes(*args: Any, transpose_w: bool, out_dtype: Any, **_: Any) -> Results:
+    x, w = args[0], args[len(args) // 2]
+    batch, _, m, _ = x.shape
+    return [((batch, m, w.shape[0 if transpose_w else 1]), out_dtype)]
+
+
+# ---- all_gather_copy_p -----------------------------------------------------------------------
+
+
+def _copy_shapes(x: Any, *, world: int, **_: Any) -> Results:
+    batch, m, k = x.shape
+    return [((batch, world, m, k), x.dtype)]
+
+
+# ---- registration ----------------------------------------------------------------------------
+
+
+def _no_jvp() -> Exception:
+    return errors.ForwardModeError(
+        errors.message(
+            "jax_flux primitive",
+            "differentiated directly",
+            "Its derivative rules belong to the public ops",
+            "Differentiate jax_flux.ag_matmul or jax_flux.matmul_rs in reverse mode",
+        )
+    )
+
+
+_ROWS = (
+    (ag_matmul_p, _ag_shapes, _ag_reference, lambda n: 1, _lowering.ag_matmul),
+    (matmul_rs_p, _rs_shapes, _rs_reference, lambda n: n // 2, _lowering.matmul_rs),
+    (all_gather_copy_p, _copy_shapes, _copy_reference, lambda n: 1, _lowering.all_gather_copy),
+)
+
+for _primitive, _shapes, _ref, _num_x, _cuda in _ROWS:
+    _compat.define_abstract_eval(_primitive, _shapes, _common_varying)
+    _compat.define_batching(_primitive, _batching(_primitive, _ref, _num_x))
+    _compat.define_no_jvp(_primitive, _no_jvp)
+    _compat.define_lowering(_primitive, _lowering.without_gpu(_ref))
+    _compat.define_lowering(_primitive, _cuda(_ref), platform="cuda")
+
+
+# ---- the internal copy-only op ---------------------------------------------------------------
+
+
+def all_gather_copy(x: jax.Array, axis_name: tuple[str, ...], world: int, channel: int) -> Any:
+    """x[..., m, k] -> [..., W * m, k]: all_gather over axis -2 by the copy-only kernel on GPUs."""
+    *lead, m, k = x.shape
+    if world == 1 or x.size == 0:
+        return (
+            lax.all_gather(x, axis_name, axis=x.ndim - 2, tiled=True)
+            if x.size
+            else jnp.zeros((*lead, world * m, k), x.dtype)
+        )
+    axes = _compat.varying(x) | set(axis_name)
+    folded = _compat.cast_varying(x, axes).reshape(math.prod(lead), m, k)
+    (y,) = all_gather_copy_p.bind(folded, axis_name=axis_name, world=world, channel=channel)
+    return y.reshape(*lead, world * m, k)

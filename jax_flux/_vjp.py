@@ -1,0 +1,198 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The ops on canonical shapes with their reverse rules: `ag_core`, `rs_core`, `ar_core`.
+
+Every rule is the transpose of the lax collectives, and mirrors its op, so that a fused kernel
+serves the backward too: dx of ag_matmul is one matmul_rs, dx of matmul_rs one ag_matmul. dw is
+XLA's dot on a gathered operand; no gathered tensor is kept by the forward.
+
+Invariant: operands enter cast to the union of their varying axes and the op's own (`cast_union`,
+outside the custom_vjp). The casts' transposes are JAX's psums, over exactly the axes that were
+added; under ``check_vma=False`` shard_map's own transpose does that. So no rule here sums a
+cotangent over any axis by hand, which would count twice in one of the two modes.
+Route: ops.py -> here -> _primitives.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_flux import _compat, _dispatch, _primitives, reference
+from jax_flux._dispatch import Spec
+
+Arrays = tuple[jax.Array, ...]
+
+
+def cast_union(axis_name: tuple[str, ...], *operands: jax.Array) -> list[jax.Array]:
+    """Operands, all varying over every axis that any of them or the op varies over."""
+    axes = frozenset(axis_name).union(*(_compat.varying(a) for a in operands))
+    return [_compat.cast_varying(a, axes) for a in operands]
+
+
+def _params(spec: Spec) -> dict[str, Any]:
+    return dict(
+        op=spec.op,
+        axis_name=spec.axis_name,
+        world=spec.world,
+        transpose_w=spec.transpose_w,
+        out_dtype=spec.out_dtype,
+        precision=spec.precision,
+        implementation=spec.implementation,
+        config=spec.config,
+        channel=spec.channel,
+    )
+
+
+def _grad_dot(x: jax.Array, y: jax.Array, out_dtype: Any, precision: Any) -> jax.Array:
+    """x[b, W, m, p], y[b, W, m, q] -> [p, q]: contraction over all rows, one rounding."""
+    rows = x.shape[0] * x.shape[1] * x.shape[2]
+    return reference.dot(
+        x.reshape(rows, -1).T, y.reshape(rows, -1), out_dtype=out_dtype, precision=precision
+    )
+
+
+def _grad_w(
+    x: jax.Array, dy: jax.Array, w: jax.Array, transpose_w: bool, precision: Any
+) -> jax.Array:
+    pair = (dy, x) if transpose_w else (x, dy)
+    return _grad_dot(*pair, w.dtype, precision)
+
+
+# ---- ag_matmul: x[b, m, k], w_i -> y_i[b, W, m, n_i] (, x[b, W, m, k]) --------------------------
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def ag_core(spec: Spec, x: jax.Array, ws: Arrays) -> Arrays:
+    params = _params(spec) | {"return_gathered": spec.return_gathered}
+    return tuple(_primitives.ag_matmul_p.bind(x, *ws, **params))
+
+
+def _ag_fwd(spec: Spec, x: jax.Array, ws: Arrays) -> tuple[Arrays, tuple[jax.Array, Arrays]]:
+    return ag_core(spec, x, ws), (x, ws)
+
+
+def _ag_bwd(
+    spec: Spec, residuals: tuple[jax.Array, Arrays], cotangents: Arrays
+) -> tuple[jax.Array, Arrays]:
+    x, ws = residuals
+    dys = cotangents[: len(ws)]
+    back = spec.mirrored(x.dtype)
+    if spec.return_gathered:
+        pairs = [*dys, *ws]
+        dx_full = reference.sum_of_dots(
+            pairs, transpose_w=back.transpose_w, out_dtype=x.dtype, precision=back.precision
+        )
+        dx = reference.scatter(dx_full + cotangents[-1], spec.axis_name, 1, tiled=False)
+    else:
+        _announce_rs(back, dys, ws)
+        dx = rs_core(back, dys, ws)
+    full = reference.gather(x, spec.axis_name, 1, tiled=False)
+    dws = tuple(
+        _grad_w(full, dy, w, spec.transpose_w, back.precision)
+        for dy, w in zip(dys, ws, strict=True)
+    )
+    return dx, dws
+
+
+ag_core.defvjp(_ag_fwd, _ag_bwd)
+
+
+# ---- matmul_rs: x_i[b, W, m, k_i], w_i -> y[b, m, n] ---------------------------------------------
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def rs_core(spec: Spec, xs: Arrays, ws: Arrays) -> jax.Array:
+    (y,) = _primitives.matmul_rs_p.bind(*xs, *ws, **_params(spec))
+    return y
+
+
+def _rs_fwd(spec: Spec, xs: Arrays, ws: Arrays) -> tuple[jax.Array, tuple[Arrays, Arrays]]:
+    return rs_core(spec, xs, ws), (xs, ws)
+
+
+def _rs_bwd(spec: Spec, residuals: tuple[Arrays, Arrays], dy: jax.Array) -> tuple[Arrays, Arrays]:
+    xs, ws = residuals
+    back = spec.mirrored(xs[0].dtype, return_gathered=True)
+    _announce_ag(back, dy, ws)
+    *dxs, full = ag_core(back, dy, ws)
+    dws = tuple(
+        _grad_w(x, full, w, spec.transpose_w, back.precision) for x, w in zip(xs, ws, strict=True)
+    )
+    return tuple(dx.astype(x.dtype) for dx, x in zip(dxs, xs, strict=True)), dws
+
+
+rs_core.defvjp(_rs_fwd, _rs_bwd)
+
+
+# ---- matmul_ar: x[..., k], w -> y[..., n], no kernel of its own ----------------------------------
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def ar_core(spec: Spec, x: jax.Array, w: jax.Array) -> jax.Array:
+    return reference.matmul_ar(
+        x,
+        w,
+        axis_name=spec.axis_name,
+        transpose_w=spec.transpose_w,
+        out_dtype=spec.out_dtype,
+        precision=spec.precision,
+    )
+
+
+def _ar_fwd(
+    spec: Spec, x: jax.Array, w: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return ar_core(spec, x, w), (x, w)
+
+
+def _ar_bwd(
+    spec: Spec, residuals: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Why jax.vjp: psum's transpose is a cast under check_vma and a psum without it."""
+    x, w = residuals
+    (at,) = cast_union(spec.axis_name, jnp.zeros(dy.shape, dy.dtype))
+    at = _compat.cast_varying(at, _compat.varying(x))
+    (dz,) = jax.vjp(lambda z: lax.psum(z, spec.axis_name), at)[1](dy)
+    back = spec.mirrored(x.dtype)
+    dx = reference.dot(
+        dz, w, transpose_w=back.transpose_w, out_dtype=x.dtype, precision=back.precision
+    )
+    flat = (1, 1, -1)
+    dw = _grad_w(
+        x.reshape(*flat, x.shape[-1]),
+        dz.reshape(*flat, dz.shape[-1]),
+        w,
+        spec.transpose_w,
+        back.precision,
+    )
+    return dx, dw
+
+
+ar_core.defvjp(_ar_fwd, _ar_bwd)
+
+
+# ---- counting the backward ops -------------------------------------------------------------------
+
+
+def _announce_rs(spec: Spec, xs: Arrays, ws: Arrays) -> None:
+    problem = _dispatch.rs_problem(
+        xs, ws, world=spec.world, transpose_w=spec.transpose_w, out_dtype=spec.out_dtype
+    )
+    _dispatch.announce(spec, _dispatch.decide(problem, spec), "")
+
+
+def _announce_ag(spec: Spec, x: jax.Array, ws: Arrays) -> None:
+    problem = _dispatch.ag_problem(
+        x,
+        ws,
+        world=spec.world,
+        transpose_w=spec.transpose_w,
+        out_dtype=spec.out_dtype,
+        return_gathered=spec.return_gathered,
+    )
+    _dispatch.announce(spec, _dispatch.decide(problem, spec), "")
