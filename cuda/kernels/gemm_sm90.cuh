@@ -1,0 +1,258 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// One persistent GEMM for Hopper, bf16 x bf16 -> f32 -> bf16, with four seams: Schedule
+// (tickets.cuh), Gate (gate.cuh), Sink (sink.cuh), Pusher (push_tma.cuh). docs/kernels.md has the
+// picture. Roles of the three warpgroups of a CTA:
+//
+//   wg 0, warp 0   producer  takes a ticket, asks Gate for the rows, issues TMA loads
+//   wg 0, warp 1   pusher    announces the call, moves the own shard to the peers
+//   wg 0, warp 2   mover 0   stores finished boxes of stream 0, fetches partials for it
+//   wg 0, warp 3   mover 1   the same for stream 1
+//   wg 1           stream 0  wgmma into registers, then into the slots
+//   wg 2           stream 1  the same: its own tiles (ping-pong) or the other half of each
+//
+// Invariant: no CTA waits for a CTA of its own grid outside its cluster, and whatever waits for a
+// peer was claimed after everything that does not. So one resident cluster finishes any call.
+#ifndef JAX_FLUX_CUDA_KERNELS_GEMM_SM90_CUH_
+#define JAX_FLUX_CUDA_KERNELS_GEMM_SM90_CUH_
+
+#include <cute/arch/mma_sm90.hpp>
+#include <cute/tensor.hpp>
+
+#include "cuda/kernels/gate.cuh"
+#include "cuda/kernels/push_tma.cuh"
+#include "cuda/kernels/sink.cuh"
+#include "cuda/kernels/tickets.cuh"
+#include "cuda/kernels/tile.cuh"
+#include "cuda/kernels/tma.cuh"
+#include "cutlass/arch/reg_reconfig.h"
+
+namespace jax_flux::kernels {
+
+// Registers per thread after the hand-out: 128 * (40 + 2 * 232) = 64512 of 65536.
+inline constexpr int kProducerRegisters = 56;
+inline constexpr int kConsumerRegisters = 224;
+
+template <class Tile>
+__device__ __forceinline__ void InitBarriers(SharedMemory<Tile>& smem) {
+  for (int stage = 0; stage < Tile::kStages; ++stage) {
+    smem.full[stage].Init(1);  // the producer's ArriveExpect; TMA bytes do the rest
+    // Every warpgroup that reads the stage, in every CTA that this one multicasts to.
+    smem.empty[stage].Init(Tile::kMmaWarpgroups * Tile::kCluster);
+  }
+  for (int stream = 0; stream < kStreams; ++stream) {
+    for (int slot = 0; slot < Tile::kSlots; ++slot) {
+      smem.slot_full[stream][slot].Init(1);
+      smem.slot_empty[stream][slot].Init(1);
+    }
+  }
+  for (int ticket = 0; ticket < kTickets; ++ticket) {
+    smem.ticket_full[ticket].Init(1);
+    smem.ticket_empty[ticket].Init(TicketRing<Tile>::kReaders);
+  }
+  smem.push_full[0].Init(1);
+  smem.push_full[1].Init(1);
+  FenceBarrierInit();
+}
+
+// Producer role: one thread.
+template <class Tile, class Schedule, class Gate>
+__device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMemory<Tile>& smem,
+                                             std::int32_t cta_rank) {
+  Schedule schedule;
+  Gate gate(params);
+  TicketRing<Tile> tickets(smem);
+  RingCursor<Tile::kStages> stage;
+  const std::int32_t total = params.grid.TotalTiles();
+  std::int32_t next = cta_rank == 0 ? schedule.Claim(params) : 0;
+  for (;;) {
+    std::int32_t ticket = next;
+    if (cta_rank == 0) {
+      tickets.Publish(ticket);
+    } else {
+      ticket = tickets.Read(true);
+    }
+    if (ticket >= total) return;
+    // One tile ahead: the atomic's latency passes under this tile's loads.
+    if (cta_rank == 0) next = schedule.Claim(params);
+
+    const protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
+    const std::int32_t row = CtaRow<Tile>(at, cta_rank);
+    const std::int32_t column = CtaColumn<Tile>(at, cta_rank);
+    const std::int32_t a_part = cta_rank / Tile::kClusterM * Tile::kALoadRows;
+    const std::int32_t b_part = cta_rank % Tile::kClusterM * Tile::kBLoadRows;
+    gate.EnterTile(params, at, row);
+    for (std::int32_t block = 0; block < params.k_blocks; ++block) {
+      const std::int32_t k = block * kTileK;
+      gate.AwaitBlock(params, k);
+      // Pairs with ReleaseStage of every warpgroup that read the stage, cluster scope.
+      smem.empty[stage.slot].Wait(stage.EmptyParity(), "free stage");
+      MBarrier& full = smem.full[stage.slot];
+      full.ArriveExpect(Tile::kABytes + Tile::kBBytes);
+      gate.Load(params, at, row + a_part, k, full,
+                smem.a[stage.slot] + a_part * kTileK * 2);
+      if constexpr (Tile::kTransposeW) {
+        TmaLoad<Tile::kClusterM>(params.w, full, smem.b[stage.slot] + b_part * kTileK * 2, k,
+                                 column + b_part);
+      } else {
+        // A box of 64 columns is kTileK rows of 128 bytes; this CTA loads rows from b_part on.
+#pragma unroll
+        for (int box = 0; box < Tile::kColumnBoxes; ++box) {
+          TmaLoad<Tile::kClusterM>(params.w, full,
+                                   smem.b[stage.slot] + box * kBoxBytes + b_part * 128,
+                                   column + box * kBoxColumns, k + b_part);
+        }
+      }
+      stage.Advance();
+    }
+  }
+}
+
+// Hands a stage back to the producers of the cluster: one thread per receiving CTA. The
+// warpgroup's wgmma that read it has completed (warpgroup_wait).
+template <class Tile>
+__device__ __forceinline__ void ReleaseStage(SharedMemory<Tile>& smem, std::uint32_t slot) {
+  const std::uint32_t thread = threadIdx.x % kWarpgroup;
+  if constexpr (Tile::kCluster == 1) {
+    if (thread == 0) smem.empty[slot].Arrive();
+  } else {
+    if (thread < Tile::kCluster) smem.empty[slot].ArriveAt(thread);
+  }
+}
+
+// acc = A_tile * B_tile over k: one wgmma group per stage, one group in flight.
+template <class Tile, class Mma, class FragmentA, class FragmentB, class Accumulator>
+__device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma,
+                                             const FragmentA& a, const FragmentB& b,
+                                             Accumulator& acc, RingCursor<Tile::kStages>& stage,
+                                             std::int32_t k_blocks) {
+  using cute::_;
+  mma.accumulate_ = cute::GMMA::ScaleOut::Zero;
+  std::uint32_t previous = stage.slot;
+  for (std::int32_t block = 0; block < k_blocks; ++block) {
+    // Pairs with the producers' TMA into this stage; its bytes complete on this barrier.
+    smem.full[stage.slot].Wait(stage.FullParity(), "stage");
+    cute::warpgroup_fence_operand(acc);
+    cute::warpgroup_arrive();
+#pragma unroll
+    for (int k = 0; k < cute::size<2>(a); ++k) {
+      cute::gemm(mma, a(_, _, k, stage.slot), b(_, _, k, stage.slot), acc);
+      mma.accumulate_ = cute::GMMA::ScaleOut::One;
+    }
+    cute::warpgroup_commit_batch();
+    cute::warpgroup_wait<1>();
+    cute::warpgroup_fence_operand(acc);
+    if (block > 0) ReleaseStage(smem, previous);
+    previous = stage.slot;
+    stage.Advance();
+  }
+  cute::warpgroup_wait<0>();
+  cute::warpgroup_fence_operand(acc);
+  ReleaseStage(smem, previous);
+}
+
+// Consumer role: one warpgroup.
+template <class Tile, class Schedule, class Sink>
+__device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMemory<Tile>& smem,
+                                             int stream) {
+  using namespace cute;
+  typename Tile::Mma mma;
+  const auto thread_mma =
+      mma.get_slice(Tile::kPingPong ? 0 : stream * kWarpgroup);  // descriptors: wg only
+  const Tensor a_smem = make_tensor(make_smem_ptr(reinterpret_cast<Element*>(smem.a)),
+                                    typename Tile::LayoutA{});
+  const Tensor b_smem = make_tensor(make_smem_ptr(reinterpret_cast<Element*>(smem.b)),
+                                    typename Tile::LayoutB{});
+  const Tensor a = thread_mma.make_fragment_A(thread_mma.partition_A(a_smem));
+  const Tensor b = thread_mma.make_fragment_B(thread_mma.partition_B(b_smem));
+  Tensor acc = partition_fragment_C(mma, Shape<Int<Tile::kTileM>, Int<Tile::kTileN>>{});
+
+  TicketRing<Tile> tickets(smem);
+  SlotWriter<Tile> writer(smem, stream);
+  RingCursor<Tile::kStages> stage;
+  const std::int32_t total = params.grid.TotalTiles();
+  for (int sequence = 0;; ++sequence) {
+    const std::int32_t ticket = tickets.Read(threadIdx.x % 32 == 0);
+    if (ticket >= total) return;
+    if (Tile::kPingPong && sequence % 2 != stream) {
+      stage.Skip(params.k_blocks);
+      continue;
+    }
+    MultiplyTile<Tile>(smem, mma, a, b, acc, stage, params.k_blocks);
+    if constexpr (Sink::kReduces) {
+      const protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
+      if (at.segment == params.call.rank) writer.Add(acc, params.call.world - 1);
+    }
+    writer.Write(acc);
+  }
+}
+
+// Mover role: one thread per stream.
+template <class Tile, class Schedule, class Sink>
+__device__ __forceinline__ void MoveTiles(const GemmParams& params, SharedMemory<Tile>& smem,
+                                          int stream, std::int32_t cta_rank) {
+  TicketRing<Tile> tickets(smem);
+  SlotMover<Tile, Sink> mover(smem, params, stream, cta_rank);
+  const std::int32_t total = params.grid.TotalTiles();
+  for (int sequence = 0;; ++sequence) {
+    const std::int32_t ticket = tickets.Read(true);
+    if (ticket >= total) return;
+    if (Tile::kPingPong && sequence % 2 != stream) continue;
+    mover.HandleTile(protocol::TileAt(params.grid, Schedule::kOrder, ticket));
+  }
+}
+
+template <class Tile, class Schedule, class Gate, class Sink, class Pusher, bool kHasCall>
+__global__ void __launch_bounds__(kThreads, 1)
+    GemmSm90(const __grid_constant__ GemmParams params) {
+  extern __shared__ __align__(1024) std::uint8_t shared[];
+  auto& smem = *reinterpret_cast<SharedMemory<Tile>*>(shared);
+  static_assert(sizeof(SharedMemory<Tile>) <= kMaxSharedBytes, "shared memory of one CTA");
+  const std::int32_t cta_rank =
+      Tile::kCluster == 1 ? 0 : static_cast<std::int32_t>(ClusterRank());
+  if (threadIdx.x == 0) InitBarriers(smem);
+  if constexpr (Tile::kCluster == 1) {
+    __syncthreads();
+  } else {
+    ClusterSync();
+  }
+
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / kWarpgroup, 0);
+  if (warpgroup == 0) {
+    cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
+    const Warp warp = static_cast<Warp>(__shfl_sync(0xffffffff, threadIdx.x / 32, 0));
+    if (threadIdx.x % 32 == 0) {
+      if (warp == Warp::kProducer) {
+        ProduceTiles<Tile, Schedule, Gate>(params, smem, cta_rank);
+      } else if (warp == Warp::kPusher) {
+        Pusher::Run(params, smem);
+      } else {
+        MoveTiles<Tile, Schedule, Sink>(params, smem, warp == Warp::kMover0 ? 0 : 1, cta_rank);
+      }
+    }
+    __syncwarp();
+  } else {
+    cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
+    ConsumeTiles<Tile, Schedule, Sink>(params, smem, warpgroup - 1);
+  }
+
+  // No CTA leaves while its neighbour may still multicast into it or arrive at its barriers, and
+  // every role is done before the CTA counts as finished.
+  if constexpr (Tile::kCluster == 1) {
+    __syncthreads();
+  } else {
+    ClusterSync();
+  }
+  if constexpr (kHasCall) {
+    if (threadIdx.x == kWarpgroup) {  // a consumer: it has registers to spare
+      protocol::FinishCta<DeviceMemory>(params.call,
+                                        protocol::CallEpoch<DeviceMemory>(params.call),
+                                        gridDim.x);
+    }
+  }
+}
+
+}  // namespace jax_flux::kernels
+
+#endif  // JAX_FLUX_CUDA_KERNELS_GEMM_SM90_CUH_

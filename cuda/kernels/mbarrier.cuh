@@ -1,0 +1,159 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// On-chip order: mbarriers in shared memory of one cluster and named barriers. Order between
+// devices, and completion of bulk stores, live in sync.cuh.
+#ifndef JAX_FLUX_CUDA_KERNELS_MBARRIER_CUH_
+#define JAX_FLUX_CUDA_KERNELS_MBARRIER_CUH_
+
+#include <cstdint>
+#include <cstdio>
+
+namespace jax_flux::kernels {
+
+__device__ __forceinline__ std::uint32_t SmemAddress(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ std::uint32_t ClusterRank() {
+  std::uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// The same shared-memory offset in CTA `rank` of this cluster.
+__device__ __forceinline__ std::uint32_t PeerAddress(std::uint32_t address, std::uint32_t rank) {
+  std::uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+  return remote;
+}
+
+// A barrier's n-th completion flips its parity; waiting for parity p returns once the phase with
+// that parity is over. A waiter is never more than one phase ahead of the barrier (see SlotCursor).
+struct MBarrier {
+  std::uint64_t word;
+
+  __device__ __forceinline__ void Init(std::uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SmemAddress(&word)),
+                 "r"(arrivals));
+  }
+
+  __device__ __forceinline__ void Arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SmemAddress(&word)) : "memory");
+  }
+
+  // Arrives and announces `bytes` of TMA writes that complete on this barrier.
+  __device__ __forceinline__ void ArriveExpect(std::uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     SmemAddress(&word)),
+                 "r"(bytes)
+                 : "memory");
+  }
+
+  // Release at cluster scope on the barrier of CTA `rank`; pairs with WaitCluster there.
+  __device__ __forceinline__ void ArriveAt(std::uint32_t rank) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                     PeerAddress(SmemAddress(&word), rank))
+                 : "memory");
+  }
+
+  __device__ __forceinline__ bool TryWait(std::uint32_t parity) {
+    std::uint32_t done;
+    asm volatile(
+        "{\n\t.reg .pred p;\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(done)
+        : "r"(SmemAddress(&word)), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
+
+  // Acquire at CTA scope: for TMA completions and arrivals of this CTA's threads, and for remote
+  // arrivals that carry no data.
+  __device__ __forceinline__ void Wait(std::uint32_t parity, const char* what) {
+#if defined(JAX_FLUX_DEBUG_WAITS)
+    for (std::uint64_t spins = 0; !TryWait(parity); ++spins) {
+      if (spins == 200000) Stuck(parity, what);
+    }
+#else
+    while (!TryWait(parity)) {
+    }
+#endif
+  }
+
+  // Acquire at cluster scope: what a thread of another CTA wrote before its ArriveAt is visible.
+  __device__ __forceinline__ void WaitCluster(std::uint32_t parity, const char* what) {
+    std::uint32_t done = 0;
+    for (std::uint64_t spins = 0;; ++spins) {
+      asm volatile(
+          "{\n\t.reg .pred p;\n\t"
+          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+          "selp.u32 %0, 1, 0, p;\n\t}"
+          : "=r"(done)
+          : "r"(SmemAddress(&word)), "r"(parity)
+          : "memory");
+      if (done != 0) return;
+#if defined(JAX_FLUX_DEBUG_WAITS)
+      if (spins == 200000) Stuck(parity, what);
+#endif
+    }
+  }
+
+#if defined(JAX_FLUX_DEBUG_WAITS)
+  __device__ __noinline__ void Stuck(std::uint32_t parity, const char* what) {
+    printf("stuck: block %d thread %d waits for %s, parity %u\n", static_cast<int>(blockIdx.x),
+           static_cast<int>(threadIdx.x), what, parity);
+    asm volatile("trap;");
+  }
+#endif
+};
+
+// Makes barrier initialisation visible to the cluster's TMA and remote arrivals.
+__device__ __forceinline__ void FenceBarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void ClusterSync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n\t"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
+__device__ __forceinline__ void NamedBarrierSync(std::uint32_t id, std::uint32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Orders this thread's generic accesses to shared memory before later accesses by TMA, which go
+// through the async proxy, once an mbarrier or CTA barrier has handed them on.
+__device__ __forceinline__ void FenceSharedToAsync() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Position in a ring of kDepth slots, each guarded by a full and an empty barrier. Both sides walk
+// the same sequence; an empty wait passes at once in the first round.
+template <int kDepth>
+struct RingCursor {
+  std::uint32_t slot = 0;
+  std::uint32_t parity = 0;
+
+  __device__ __forceinline__ void Advance() {
+    if (++slot == kDepth) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+  // Skips `count` uses that another consumer takes.
+  __device__ __forceinline__ void Skip(std::uint32_t count) {
+    const std::uint32_t total = slot + count;
+    parity ^= (total / kDepth) & 1;
+    slot = total % kDepth;
+  }
+  __device__ __forceinline__ std::uint32_t FullParity() const { return parity; }
+  __device__ __forceinline__ std::uint32_t EmptyParity() const { return parity ^ 1; }
+};
+
+}  // namespace jax_flux::kernels
+
+#endif  // JAX_FLUX_CUDA_KERNELS_MBARRIER_CUH_

@@ -1,0 +1,35 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one kernel argument. Constant over replays of a captured graph: everything that changes from
+// call to call (epoch, parity) is read from the workspace.
+#ifndef JAX_FLUX_CUDA_KERNELS_PARAMS_H_
+#define JAX_FLUX_CUDA_KERNELS_PARAMS_H_
+
+#include <cuda.h>
+
+#include "cuda/protocol/epoch.h"
+#include "cuda/protocol/layout.h"
+#include "cuda/protocol/schedule.h"
+
+namespace jax_flux::kernels {
+
+// Tensor maps by role; coordinates innermost first. Unused ones stay zero.
+struct GemmParams {
+  CUtensorMap x;            // (k, row, segment, batch): the left operand where XLA put it
+  CUtensorMap x_slots;      // ag: (k, row, batch, segment, parity): shards of the peers
+  CUtensorMap w;            // (n, k), or (k, n) when w is transposed
+  CUtensorMap y;            // (n, row, segment, batch)
+  CUtensorMap push_source;  // ag: (k, row, batch) of x in push boxes
+  // ag: slots of each rank in push boxes. rs: partial area of each rank, own one for reading;
+  // (n or k, row, batch, source segment, parity).
+  CUtensorMap area[protocol::kMaxWorld];
+  protocol::TileGrid grid;
+  protocol::ChunkGrid chunks;  // ag
+  std::int32_t k_blocks;       // of 64
+  protocol::Call call;         // unused by the plain kernel
+};
+
+}  // namespace jax_flux::kernels
+
+#endif  // JAX_FLUX_CUDA_KERNELS_PARAMS_H_

@@ -1,0 +1,109 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Seam 4: one thread of an otherwise idle producer warp moves the own shard to the peers, box by
+// box through two small buffers. Pushing never waits for a peer.
+#ifndef JAX_FLUX_CUDA_KERNELS_PUSH_TMA_CUH_
+#define JAX_FLUX_CUDA_KERNELS_PUSH_TMA_CUH_
+
+#include "cuda/kernels/params.h"
+#include "cuda/kernels/sync.cuh"
+#include "cuda/kernels/tile.cuh"
+#include "cuda/kernels/tma.cuh"
+
+namespace jax_flux::kernels {
+
+// plain
+struct NoPush {
+  template <class Tile>
+  __device__ static void Run(const GemmParams&, SharedMemory<Tile>&) {}
+};
+
+// matmul_rs: only announces the call.
+struct EntryPush {
+  template <class Tile>
+  __device__ static void Run(const GemmParams& params, SharedMemory<Tile>&) {
+    if (blockIdx.x != 0 || !params.call.first_launch) return;
+    // Release, system scope; pairs with CheckEntry on every peer.
+    protocol::PostEntries<DeviceMemory>(params.call,
+                                        protocol::CallEpoch<DeviceMemory>(params.call));
+  }
+};
+
+// ag_matmul: announces the call, then pushes chunks by ticket, those needed last sent last.
+struct ShardPush {
+  template <class Tile>
+  __device__ static void Run(const GemmParams& params, SharedMemory<Tile>& smem) {
+    EntryPush::Run(params, smem);
+    const std::uint64_t epoch = protocol::CallEpoch<DeviceMemory>(params.call);
+    const protocol::ChunkGrid& chunks = params.chunks;
+    const std::int32_t rank = params.call.rank;
+    const std::int32_t total = protocol::TotalPushes(chunks, params.call.world);
+    RingCursor<2> loads, stores;
+    for (;;) {
+      const std::int32_t ticket = static_cast<std::int32_t>(protocol::ClaimTicket<DeviceMemory>(
+          params.call, protocol::ControlWord::kPushTicket));
+      if (ticket >= total) break;
+      const protocol::PushCoord push =
+          protocol::PushAt(chunks, rank, params.call.world, ticket);
+      PushChunk(params, smem, push, static_cast<std::int32_t>(epoch & 1), loads, stores);
+      // wait_group 0, not .read: the boxes are written at the peer before the flag is.
+      bulk::WaitStores<0>();
+      const std::int32_t index =
+          chunks.FlagIndex(push.chunk.batch, push.chunk.row_chunk, push.chunk.depth_chunk);
+      // Release, system scope; pairs with ChunkGate::AwaitBlock on `peer`.
+      protocol::PublishFlag<DeviceMemory>(params.call, epoch, push.peer,
+                                          params.call.layout.AgFlagOffset(rank, index));
+    }
+  }
+
+ private:
+  template <class Tile>
+  __device__ static __forceinline__ void PushChunk(const GemmParams& params,
+                                                   SharedMemory<Tile>& smem,
+                                                   const protocol::PushCoord& push,
+                                                   std::int32_t parity, RingCursor<2>& loads,
+                                                   RingCursor<2>& stores) {
+    const protocol::ChunkGrid& chunks = params.chunks;
+    const std::int32_t row0 = push.chunk.row_chunk * chunks.chunk_rows;
+    const std::int32_t k0 = push.chunk.depth_chunk * chunks.chunk_depth;
+    const std::int32_t rows = min(chunks.chunk_rows, chunks.rows - row0);
+    const std::int32_t depth = min(chunks.chunk_depth, chunks.depth - k0);
+    const std::int32_t columns = protocol::CeilDiv(depth, kPushColumns);
+    const std::int32_t boxes = columns * protocol::CeilDiv(rows, Tile::kPushRows);
+    const CUtensorMap& target = params.area[push.peer];
+
+    std::int32_t load_row = row0, load_k = k0, store_row = row0, store_k = k0;
+    const auto advance = [&](std::int32_t& row, std::int32_t& k) {
+      k += kPushColumns;
+      if (k >= k0 + depth) {
+        k = k0;
+        row += Tile::kPushRows;
+      }
+    };
+    const auto load = [&] {
+      MBarrier& full = smem.push_full[loads.slot];
+      full.ArriveExpect(Tile::kPushBytes);
+      TmaLoad<1>(params.push_source, full, smem.push[loads.slot], load_k, load_row,
+                 push.chunk.batch);
+      advance(load_row, load_k);
+      loads.Advance();
+    };
+    load();  // both buffers are free: the chunk before ended with WaitStores<0>
+    for (std::int32_t box = 0; box < boxes; ++box) {
+      bulk::WaitStoreReads<0>();  // the other buffer's store has read it
+      if (box + 1 < boxes) load();
+      // TMA wrote the buffer and TMA reads it: one proxy, ordered by the barrier.
+      smem.push_full[stores.slot].Wait(stores.FullParity(), "push box");
+      TmaStore(target, smem.push[stores.slot], store_k, store_row, push.chunk.batch,
+               params.call.rank, parity);
+      bulk::CommitStores();
+      advance(store_row, store_k);
+      stores.Advance();
+    }
+  }
+};
+
+}  // namespace jax_flux::kernels
+
+#endif  // JAX_FLUX_CUDA_KERNELS_PUSH_TMA_CUH_

@@ -1,0 +1,249 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Seam 3: where a finished tile goes. A consumer warpgroup rounds its accumulators into the slots
+// of its stream box by box; the stream's mover thread stores each box by TMA and hands the slot
+// back. So MMA warps never wait for a store beyond their slots, and never for a peer to *send*.
+// An own tile of matmul_rs uses the same slots the other way round first: the mover fetches the
+// peers' partials box by box, the consumers add them.
+#ifndef JAX_FLUX_CUDA_KERNELS_SINK_CUH_
+#define JAX_FLUX_CUDA_KERNELS_SINK_CUH_
+
+#include <cute/arch/copy_sm75.hpp>
+#include <cute/arch/copy_sm90.hpp>
+#include <cute/tensor.hpp>
+
+#include "cuda/kernels/params.h"
+#include "cuda/kernels/sync.cuh"
+#include "cuda/kernels/tile.cuh"
+#include "cuda/kernels/tma.cuh"
+
+namespace jax_flux::kernels {
+
+// First row and column of this CTA inside a cluster tile's segment.
+template <class Tile>
+__device__ __forceinline__ std::int32_t CtaRow(const protocol::TileCoord& at,
+                                               std::int32_t cta_rank) {
+  return (at.i * Tile::kClusterM + cta_rank % Tile::kClusterM) * Tile::kTileM;
+}
+template <class Tile>
+__device__ __forceinline__ std::int32_t CtaColumn(const protocol::TileCoord& at,
+                                                  std::int32_t cta_rank) {
+  return (at.j * Tile::kClusterN + cta_rank / Tile::kClusterM) * Tile::kTileN;
+}
+
+// plain, ag_matmul: straight to y.
+struct StoreSink {
+  static constexpr bool kReduces = false;
+};
+// matmul_rs: a peer's tile to the peer, an own tile to y after W - 1 partials were added.
+struct ReduceScatterSink {
+  static constexpr bool kReduces = true;
+};
+
+// Address of this lane's row for the stmatrix/ldmatrix that covers 16 rows x 16 columns number
+// `quarter` of a slot: matrices 0, 1 are rows 0-7, 8-15 of the left 8 columns, 2, 3 of the right.
+__device__ __forceinline__ std::uint32_t FragmentAddress(std::uint32_t slot, int quarter) {
+  const int lane = threadIdx.x % 32;
+  const int row = (threadIdx.x / 32 % 4) * 16 + lane % 16;
+  const int chunk = quarter * 2 + lane / 16;  // of 16 bytes
+  return slot + row * 128 + ((chunk ^ (row & 7)) << 4);
+}
+
+__device__ __forceinline__ std::uint32_t PackBf16(float low, float high) {
+  std::uint32_t packed;  // round to nearest even
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// Consumer side of one stream. All 128 threads of the warpgroup call every member together.
+template <class Tile>
+struct SlotWriter {
+  SharedMemory<Tile>& smem;
+  int stream;
+  RingCursor<Tile::kSlots> cursor;
+
+  __device__ SlotWriter(SharedMemory<Tile>& shared, int stream_idx)
+      : smem(shared), stream(stream_idx) {}
+
+  __device__ __forceinline__ void SyncStream() const {
+    NamedBarrierSync(static_cast<std::uint32_t>(NamedBarrier::kStream0) + stream, kWarpgroup);
+  }
+
+  // Rounds the tile once and fills a slot per box; acc is ((2, 2, N / 8), row blocks, 1).
+  template <class Accumulator>
+  __device__ __forceinline__ void Write(const Accumulator& acc) {
+    using cute::_;
+#pragma unroll
+    for (int block = 0; block < Tile::kRowBlocks; ++block) {
+#pragma unroll
+      for (int column = 0; column < Tile::kColumnBoxes; ++column) {
+        // The mover has seen the slot's last store read it (wait_group.read) and arrived.
+        smem.slot_empty[stream][cursor.slot].Wait(cursor.EmptyParity(), "free slot");
+        const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.slot]);
+#pragma unroll
+        for (int quarter = 0; quarter < 4; ++quarter) {
+          const int j = column * 8 + quarter * 2;
+          const auto pair = [&](int row_half, int group) {
+            return PackBf16(acc(cute::make_coord(0, row_half, group), block, 0),
+                            acc(cute::make_coord(1, row_half, group), block, 0));
+          };
+          const std::uint32_t address = FragmentAddress(slot, quarter);
+          asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                           address),
+                       "r"(pair(0, j)), "r"(pair(1, j)), "r"(pair(0, j + 1)), "r"(pair(1, j + 1))
+                       : "memory");
+        }
+        FenceSharedToAsync();  // the mover's TMA reads what every thread here wrote
+        SyncStream();
+        // Pairs with the mover's wait in StoreTile, CTA scope.
+        if (threadIdx.x % kWarpgroup == 0) smem.slot_full[stream][cursor.slot].Arrive();
+        cursor.Advance();
+      }
+    }
+  }
+
+  // Adds `partials` tiles, in the order in which the mover fetches them, in f32.
+  template <class Accumulator>
+  __device__ __forceinline__ void Add(Accumulator& acc, int partials) {
+    for (int partial = 0; partial < partials; ++partial) {
+#pragma unroll
+      for (int block = 0; block < Tile::kRowBlocks; ++block) {
+#pragma unroll
+        for (int column = 0; column < Tile::kColumnBoxes; ++column) {
+          // Pairs with the TMA load of FetchPartials; its bytes complete on this barrier.
+          smem.slot_full[stream][cursor.slot].Wait(cursor.FullParity(), "partial");
+          const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.slot]);
+#pragma unroll
+          for (int quarter = 0; quarter < 4; ++quarter) {
+            std::uint32_t word[4];
+            asm volatile("ldmatrix.sync.aligned.x4.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+                         : "r"(FragmentAddress(slot, quarter))
+                         : "memory");
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const int j = column * 8 + quarter * 2 + i / 2;
+              acc(cute::make_coord(0, i % 2, j), block, 0) += __uint_as_float(word[i] << 16);
+              acc(cute::make_coord(1, i % 2, j), block, 0) +=
+                  __uint_as_float(word[i] & 0xffff0000u);
+            }
+          }
+          FenceSharedToAsync();  // our reads before the TMA write that fills the slot next
+          SyncStream();
+          // Pairs with the mover's wait in FetchPartials or our own in Write, CTA scope.
+          if (threadIdx.x % kWarpgroup == 0) smem.slot_empty[stream][cursor.slot].Arrive();
+          cursor.Advance();
+        }
+      }
+    }
+  }
+};
+
+// Mover side of one stream: one thread.
+template <class Tile, class Sink>
+struct SlotMover {
+  SharedMemory<Tile>& smem;
+  const GemmParams& params;
+  int stream;
+  std::int32_t cta_rank;
+  std::uint64_t epoch = 0;
+  RingCursor<Tile::kSlots> cursor;
+
+  __device__ SlotMover(SharedMemory<Tile>& shared, const GemmParams& kernel_params, int stream_idx,
+                       std::int32_t cluster_rank)
+      : smem(shared), params(kernel_params), stream(stream_idx), cta_rank(cluster_rank) {
+    if constexpr (Sink::kReduces) epoch = protocol::CallEpoch<DeviceMemory>(params.call);
+  }
+
+  __device__ __forceinline__ void HandleTile(const protocol::TileCoord& at) {
+    if constexpr (!Sink::kReduces) {
+      StoreTile(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
+        TmaStore(params.y, slot, column, row, at.segment, at.batch);
+      });
+    } else {
+      const std::int32_t parity = static_cast<std::int32_t>(epoch & 1);
+      const std::int32_t rank = params.call.rank;
+      const std::int32_t flag =
+          params.grid.FlagIndex(at.batch, at.i, at.j) * Tile::kFlagsPerTile +
+          cta_rank * Tile::kMmaWarpgroups + (Tile::kPingPong ? 0 : stream);
+      if (at.segment == rank) {
+        FetchPartials(at, flag, parity);
+        StoreTile(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
+          TmaStore(params.y, slot, column, row, 0, at.batch);
+        });
+        return;
+      }
+      StoreTile(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
+        TmaStore(params.area[at.segment], slot, column, row, at.batch, rank, parity);
+      });
+      // wait_group 0, not .read: the boxes are written at the owner before the flag is.
+      bulk::WaitStores<0>();
+      // Release, system scope; pairs with FetchPartials on rank `segment`.
+      protocol::PublishFlag<DeviceMemory>(params.call, epoch, at.segment,
+                                          params.call.layout.RsFlagOffset(rank, flag));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ std::int32_t BoxColumn(const protocol::TileCoord& at, int box) const {
+    return CtaColumn<Tile>(at, cta_rank) + box % Tile::kColumnBoxes * kBoxColumns;
+  }
+  __device__ __forceinline__ std::int32_t BoxRow(const protocol::TileCoord& at, int box) const {
+    return CtaRow<Tile>(at, cta_rank) + Tile::BlockRow(stream, box / Tile::kColumnBoxes);
+  }
+
+  template <class Store>
+  __device__ __forceinline__ void StoreTile(const protocol::TileCoord& at, Store store) {
+    RingCursor<Tile::kSlots> oldest = cursor;  // slots whose store may still read them
+    for (int box = 0; box < Tile::kBoxes; ++box) {
+      if (box >= Tile::kSlots) {
+        bulk::WaitStoreReads<Tile::kSlots - 1>();
+        // The consumers may refill it; pairs with their wait in Write, CTA scope.
+        smem.slot_empty[stream][oldest.slot].Arrive();
+        oldest.Advance();
+      }
+      if constexpr (Sink::kReduces) {
+        // A partial may still lie in the slot: stay in step with its barrier. Pairs with Add.
+        smem.slot_empty[stream][cursor.slot].Wait(cursor.EmptyParity(), "drained slot");
+      }
+      // Pairs with the consumers' Arrive after their proxy fence in Write, CTA scope.
+      smem.slot_full[stream][cursor.slot].Wait(cursor.FullParity(), "finished box");
+      store(smem.slot[stream][cursor.slot], BoxColumn(at, box), BoxRow(at, box));
+      bulk::CommitStores();
+      cursor.Advance();
+    }
+    bulk::WaitStoreReads<0>();
+    for (int left = 0; left < Tile::kSlots; ++left) {
+      smem.slot_empty[stream][oldest.slot].Arrive();  // as above
+      oldest.Advance();
+    }
+  }
+
+  // Partials of an own tile in rank order, own rank left out: its sum starts from the
+  // accumulators, which never were rounded.
+  __device__ __forceinline__ void FetchPartials(const protocol::TileCoord& at, std::int32_t flag,
+                                                std::int32_t parity) {
+    const std::int32_t rank = params.call.rank;
+    for (std::int32_t source = 0; source < params.call.world; ++source) {
+      if (source == rank) continue;
+      // Acquire, system scope; pairs with PublishFlag of the stream that made it on `source`.
+      protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kRsTile, source,
+                                        flag, params.call.layout.RsFlagOffset(source, flag));
+      bulk::FenceGenericToAsync();  // flag by the generic proxy, data by the async proxy
+      for (int box = 0; box < Tile::kBoxes; ++box) {
+        // Own store has read the slot, or the consumers have added what was in it.
+        smem.slot_empty[stream][cursor.slot].Wait(cursor.EmptyParity(), "slot for a partial");
+        MBarrier& full = smem.slot_full[stream][cursor.slot];
+        full.ArriveExpect(kBoxBytes);
+        TmaLoad<1>(params.area[rank], full, smem.slot[stream][cursor.slot], BoxColumn(at, box),
+                   BoxRow(at, box), at.batch, source, parity);
+        cursor.Advance();
+      }
+    }
+  }
+};
+
+}  // namespace jax_flux::kernels
+
+#endif  // JAX_FLUX_CUDA_KERNELS_SINK_CUH_

@@ -1,0 +1,86 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Seam 1 on the device: who works on which tile. The leader CTA's producer takes a cluster's next
+// ticket while the current tile loads, and hands it to every role of the cluster through a ring in
+// shared memory. protocol/schedule.h turns the ticket into a tile.
+#ifndef JAX_FLUX_CUDA_KERNELS_TICKETS_CUH_
+#define JAX_FLUX_CUDA_KERNELS_TICKETS_CUH_
+
+#include "cuda/kernels/mbarrier.cuh"
+#include "cuda/kernels/params.h"
+#include "cuda/kernels/sync.cuh"
+#include "cuda/kernels/tile.cuh"
+
+namespace jax_flux::kernels {
+
+// Tickets by counting: for kernels that never wait for a peer, so that any order finishes.
+template <int kCluster>
+struct StaticSchedule {
+  static constexpr protocol::SegmentOrder kOrder = protocol::SegmentOrder::kOwnFirst;
+  std::int32_t next = static_cast<std::int32_t>(blockIdx.x) / kCluster;
+
+  __device__ __forceinline__ std::int32_t Claim(const GemmParams&) {
+    const std::int32_t ticket = next;
+    next += static_cast<std::int32_t>(gridDim.x) / kCluster;
+    return ticket;
+  }
+};
+
+// Tickets from the workspace, in protocol order: a running cluster always holds the earliest
+// unclaimed work, so one resident cluster is enough to finish.
+template <protocol::SegmentOrder kOrder_>
+struct ClaimedSchedule {
+  static constexpr protocol::SegmentOrder kOrder = kOrder_;
+
+  __device__ __forceinline__ std::int32_t Claim(const GemmParams& params) {
+    return static_cast<std::int32_t>(protocol::ClaimTicket<DeviceMemory>(
+        params.call, protocol::ControlWord::kTileTicket));
+  }
+};
+
+// Readers of one ticket in one CTA: the eight consumer warps and the two movers, and the producer
+// of every CTA but the leader.
+template <class Tile>
+struct TicketRing {
+  static constexpr int kCtaReaders = 8 + kStreams;
+  static constexpr int kReaders = Tile::kCluster * kCtaReaders + (Tile::kCluster - 1);
+
+  SharedMemory<Tile>& smem;
+  RingCursor<kTickets> cursor;
+
+  __device__ explicit TicketRing(SharedMemory<Tile>& shared) : smem(shared) {}
+
+  // Leader's producer thread.
+  __device__ __forceinline__ void Publish(std::int32_t ticket) {
+    // Pairs with the readers' ArriveAt(0): cluster scope, generic proxy.
+    smem.ticket_empty[cursor.slot].WaitCluster(cursor.EmptyParity(), "ticket slot");
+    const std::uint32_t address = SmemAddress(&smem.ticket[cursor.slot]);
+#pragma unroll
+    for (std::uint32_t rank = 0; rank < Tile::kCluster; ++rank) {
+      asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(PeerAddress(address, rank)),
+                   "r"(ticket)
+                   : "memory");
+      // Release, cluster scope; pairs with WaitCluster in Read.
+      smem.ticket_full[cursor.slot].ArriveAt(rank);
+    }
+    cursor.Advance();
+  }
+
+  // Every other role; all active threads of the calling warp together.
+  __device__ __forceinline__ std::int32_t Read(bool arrives) {
+    // Pairs with the leader's ArriveAt: cluster scope, generic proxy.
+    smem.ticket_full[cursor.slot].WaitCluster(cursor.FullParity(), "ticket");
+    const std::int32_t ticket =
+        static_cast<std::int32_t>(*static_cast<volatile std::uint32_t*>(&smem.ticket[cursor.slot]));
+    __syncwarp(__activemask());
+    // Release, cluster scope; pairs with WaitCluster in Publish.
+    if (arrives) smem.ticket_empty[cursor.slot].ArriveAt(0);
+    cursor.Advance();
+    return ticket;
+  }
+};
+
+}  // namespace jax_flux::kernels
+
+#endif  // JAX_FLUX_CUDA_KERNELS_TICKETS_CUH_

@@ -1,0 +1,124 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/runtime/agreement.h"
+
+#include <chrono>
+#include <thread>
+
+#include "cuda/runtime/options.h"
+
+namespace jax_flux::runtime {
+namespace {
+
+struct Field {
+  std::uint64_t AgreementRecord::*value;
+  const char* name;
+  const char* remedy;
+};
+
+constexpr Field kFields[] = {
+    {&AgreementRecord::library, "the version of jax_flux",
+     "Install the same build of jax_flux on every host."},
+    {&AgreementRecord::protocol, "the protocol version",
+     "Install the same build of jax_flux on every host."},
+    {&AgreementRecord::nccl, "the version of NCCL", "Install the same NCCL on every host."},
+    {&AgreementRecord::op, "the op",
+     "All ranks must run the same program in the same order; look for Python control flow that "
+     "depends on the process."},
+    {&AgreementRecord::tuning_digest, "the digest of the tuning tables",
+     "Give every host the same tuning file."},
+    {&AgreementRecord::plan_hash, "the plan (op, shapes, dtypes, options)",
+     "All ranks must trace the same shapes and options in the same order; look for Python control "
+     "flow or sizes that depend on the process."},
+    {&AgreementRecord::workspace_bytes, "the workspace bytes",
+     "All ranks must trace the same shapes."},
+    {&AgreementRecord::generation, "the number of workspaces made so far",
+     "One rank failed in an earlier call; restart all ranks."},
+    {&AgreementRecord::step, "the step of the plan's start", "Restart all ranks."},
+};
+
+// Polls `event`; false when `limit_s` has passed. limit_s <= 0 waits for as long as it takes.
+Expected<bool> Poll(cudaEvent_t event, double limit_s) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int polls = 0;; ++polls) {
+    const cudaError_t state = cudaEventQuery(event);
+    if (state == cudaSuccess) return true;
+    if (state != cudaErrorNotReady) {
+      return Status(Code::kInternal, Format("jax_flux: the device failed before or while the ranks "
+                                            "compared their plans: %s",
+                                            cudaGetErrorString(state)));
+    }
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    if (limit_s > 0 && waited.count() > limit_s) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(polls < 100 ? 20 : 500));
+  }
+}
+
+}  // namespace
+
+std::string Disagreement(const std::vector<AgreementRecord>& records, const char* op) {
+  for (std::size_t rank = 0; rank < records.size(); ++rank) {
+    if (records[rank].status == static_cast<std::uint64_t>(Code::kOk)) continue;
+    return Format("%s: rank %zu of %zu could not start the call: %.127s", op, rank, records.size(),
+                  records[rank].detail);
+  }
+  for (const Field& field : kFields) {
+    const std::uint64_t first = records[0].*field.value;
+    for (std::size_t rank = 1; rank < records.size(); ++rank) {
+      const std::uint64_t other = records[rank].*field.value;
+      if (other == first) continue;
+      return Format(
+          "%s: the %zu ranks of the mesh axis differ in %s: rank 0 has %#llx, rank %zu has %#llx. "
+          "%s",
+          op, records.size(), field.name, static_cast<unsigned long long>(first), rank,
+          static_cast<unsigned long long>(other), field.remedy);
+    }
+  }
+  return "";
+}
+
+Status Exchange::Init(int world) {
+  if (device_ != nullptr) return Status();
+  const std::size_t bytes = sizeof(AgreementRecord) * static_cast<std::size_t>(world);
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&before_, cudaEventDisableTiming));
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&after_, cudaEventDisableTiming));
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaMallocHost(reinterpret_cast<void**>(&host_), bytes));
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&device_), bytes));
+  world_ = world;
+  return Status();
+}
+
+Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int rank, cudaStream_t stream,
+                     const char* op, const AgreementRecord& mine,
+                     std::vector<AgreementRecord>* all) {
+  const std::size_t bytes = sizeof(AgreementRecord);
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(before_, stream));
+  auto idle = Poll(before_, 0);
+  if (!idle.ok()) return idle.status();
+
+  host_[rank] = mine;
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(
+      cudaMemcpyAsync(device_ + rank, host_ + rank, bytes, cudaMemcpyHostToDevice, stream));
+  JAX_FLUX_RETURN_IF_ERROR(nccl.Check(
+      nccl.AllGather(device_ + rank, device_, bytes, kNcclUint8, comm, stream), comm,
+      "ncclAllGather"));
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(host_, device_, bytes * world_,
+                                                cudaMemcpyDeviceToHost, stream));
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(after_, stream));
+  const double limit_s = Options::Get().timeout_s;
+  auto done = Poll(after_, limit_s);
+  if (!done.ok()) return done.status();
+  if (!done.value()) {
+    return Status(
+        Code::kDeadlineExceeded,
+        Format("%s: rank %d of %d waited %.0f s for the other ranks to start this call for the "
+               "first time. A rank is stuck, has failed, or does not run this program. "
+               "JAX_FLUX_TIMEOUT_S sets the limit.",
+               op, rank, world_, limit_s));
+  }
+  all->assign(host_, host_ + world_);
+  return Status();
+}
+
+}  // namespace jax_flux::runtime

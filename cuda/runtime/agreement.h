@@ -1,0 +1,57 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Do all ranks mean the same? One fixed-size record per rank, all-gathered before anything is
+// shared, compared on every rank alike. The comparison is plain C++.
+#ifndef JAX_FLUX_CUDA_RUNTIME_AGREEMENT_H_
+#define JAX_FLUX_CUDA_RUNTIME_AGREEMENT_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/runtime/nccl_api.h"
+#include "cuda/runtime/status.h"
+
+namespace jax_flux::runtime {
+
+// What must be equal on all ranks; `status` tells the others why we stop.
+struct AgreementRecord {
+  std::uint64_t step;  // which of a plan's agreements this is: 1 plan, 2 memory, 3 windows
+  std::uint64_t library;
+  std::uint64_t protocol;
+  std::uint64_t nccl;
+  std::uint64_t op;
+  std::uint64_t plan_hash;
+  std::uint64_t tuning_digest;
+  std::uint64_t workspace_bytes;  // of the generation the plan binds
+  std::uint64_t generation;       // its ordinal in the group
+  std::uint64_t status;  // runtime::Code of this rank's last step
+  char detail[128];      // its message, cut
+};
+
+// Empty when all agree; else a sentence that names ranks and both values. The same on every rank.
+std::string Disagreement(const std::vector<AgreementRecord>& records, const char* op);
+
+// Buffers of one group on one device for the exchange.
+class Exchange {
+ public:
+  Status Init(int world);
+  // All-gathers `mine` on XLA's communicator and stream. Work of earlier programs on the stream has
+  // deadlines of its own; ours runs from when it is done.
+  Status Run(const NcclApi& nccl, NcclComm comm, int rank, cudaStream_t stream, const char* op,
+             const AgreementRecord& mine, std::vector<AgreementRecord>* all);
+
+ private:
+  int world_ = 0;
+  AgreementRecord* device_ = nullptr;  // [world]
+  AgreementRecord* host_ = nullptr;    // [world], pinned
+  cudaEvent_t before_ = nullptr;
+  cudaEvent_t after_ = nullptr;
+};
+
+}  // namespace jax_flux::runtime
+
+#endif  // JAX_FLUX_CUDA_RUNTIME_AGREEMENT_H_

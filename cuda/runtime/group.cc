@@ -1,0 +1,239 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/runtime/group.h"
+
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <map>
+#include <shared_mutex>
+#include <thread>
+#include <tuple>
+
+#include "cuda/runtime/options.h"
+#include "cuda/runtime/version.h"
+#include "cuda/runtime/watchdog.h"
+
+namespace jax_flux::runtime {
+namespace {
+
+// Restores the thread's device: XLA keeps its own idea of the current context.
+class ScopedDevice {
+ public:
+  explicit ScopedDevice(int device) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = -1;
+    if (before_ != device) cudaSetDevice(device);
+    changed_ = before_ != device;
+  }
+  ~ScopedDevice() {
+    if (changed_ && before_ >= 0) cudaSetDevice(before_);
+  }
+
+ private:
+  int before_ = -1;
+  bool changed_ = false;
+};
+
+struct Registry {
+  using GroupKey = std::tuple<int, std::uint64_t, std::int64_t>;  // device, groups, channel
+  std::shared_mutex mutex;  // of the two maps only; never held across a collective
+  std::map<GroupKey, std::vector<std::unique_ptr<Group>>> groups;  // newest communicator last
+  struct Entry {
+    NcclComm comm;
+    const Binding* binding;
+  };
+  std::unordered_map<PlanKey, Entry, PlanKeyHash> plans;
+};
+
+Registry& TheRegistry() {
+  static auto* registry = new Registry;
+  return *registry;
+}
+
+Group* FindOrMakeGroup(const PlanRequest& request, NcclComm comm) {
+  Registry& registry = TheRegistry();
+  std::unique_lock<std::shared_mutex> lock(registry.mutex);
+  auto& groups = registry.groups[{request.key.device, request.key.groups, request.key.channel}];
+  for (auto& group : groups) {
+    if (group->comm() == comm) return group.get();
+  }
+  groups.push_back(std::make_unique<Group>(request.key.device, request.world, comm));
+  return groups.back().get();
+}
+
+}  // namespace
+
+std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
+  std::uint64_t hash = key.plan_hash;
+  for (const std::uint64_t part : {key.groups, static_cast<std::uint64_t>(key.channel),
+                                   static_cast<std::uint64_t>(key.device)}) {
+    hash = (hash ^ part) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+protocol::Call Binding::MakeCall(protocol::Op op, std::uint64_t site, bool first_launch,
+                                 bool last_launch) const {
+  protocol::Call call = {};
+  for (int peer = 0; peer < world; ++peer) call.base[peer] = generation->base[peer];
+  call.layout = generation->layout;
+  call.rank = rank;
+  call.world = world;
+  call.op = op;
+  call.first_launch = first_launch;
+  call.last_launch = last_launch;
+  call.site = site;
+  call.deadline = Options::Get().Deadline();
+  call.record = record;
+  return call;
+}
+
+Status Group::InitOnce(const PlanRequest& request) {
+  if (ready_) return Status();
+  auto record = DeviceRecord(device_);
+  if (!record.ok()) return record.status();
+  record_ = record.value();
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  if (world_ > 1) {
+    auto nccl = LoadNccl();
+    if (!nccl.ok()) return nccl.status();
+    nccl_ = nccl.value();
+    int count = 0;
+    JAX_FLUX_RETURN_IF_ERROR(
+        nccl_->Check(nccl_->CommUserRank(comm_, &rank_), comm_, "ncclCommUserRank"));
+    JAX_FLUX_RETURN_IF_ERROR(
+        nccl_->Check(nccl_->CommCount(comm_, &count), comm_, "ncclCommCount"));
+    if (count != world_) {
+      return Status(Code::kInternal,
+                    Format("%s: XLA's communicator has %d ranks, the mesh axis %d.",
+                           OpName(request.op), count, world_));
+    }
+    JAX_FLUX_RETURN_IF_ERROR(exchange_.Init(world_));
+  }
+  ready_ = true;
+  return Status();
+}
+
+Expected<const Binding*> Group::Start(const PlanRequest& request, cudaStream_t stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = plans_.find(request.key.plan_hash);
+  if (found != plans_.end()) return static_cast<const Binding*>(found->second.get());
+  ScopedDevice scoped(device_);
+  JAX_FLUX_RETURN_IF_ERROR(InitOnce(request));
+  auto generation = world_ == 1 ? StartAlone(request) : StartTogether(request, stream);
+  if (!generation.ok()) return generation.status();
+  auto binding = std::make_unique<Binding>(Binding{generation.value(), rank_, world_, record_});
+  const Binding* result = binding.get();
+  plans_.emplace(request.key.plan_hash, std::move(binding));
+  return result;
+}
+
+Expected<const Generation*> Group::StartAlone(const PlanRequest& request) {
+  const Generation* latest = generations_.empty() ? nullptr : generations_.back().get();
+  if (latest != nullptr && Fits(request.need, latest->layout.shape)) return latest;
+  const auto shape = GrownShape(request.need, latest == nullptr ? nullptr : &latest->layout.shape);
+  auto generation = std::make_unique<Generation>(Generation{{shape}, {}});
+  auto memory = AllocateZeroed(nullptr, generation->layout.TotalBytes(), stream_);
+  if (!memory.ok()) return memory.status();
+  generation->base[0] = memory.value();
+  generations_.push_back(std::move(generation));
+  return static_cast<const Generation*>(generations_.back().get());
+}
+
+// One exchange. `mine` is how this rank's last step went; every rank returns the same verdict.
+Status Group::Agree(const PlanRequest& request, AgreementRecord* record, const Status& mine,
+                    cudaStream_t stream) {
+  ++record->step;
+  record->status = static_cast<std::uint64_t>(mine.code());
+  std::memset(record->detail, 0, sizeof(record->detail));
+  std::strncpy(record->detail, mine.message().c_str(), sizeof(record->detail) - 1);
+  std::vector<AgreementRecord> all;
+  const char* op = OpName(request.op);
+  const Status ran = exchange_.Run(*nccl_, comm_, rank_, stream, op, *record, &all);
+  if (!ran.ok()) return ran;
+  const std::string verdict = Disagreement(all, op);
+  if (verdict.empty()) return Status();
+  // Our own failure, if any, is worded better than the cut copy that travels.
+  return mine.ok() ? Status(Code::kFailedPrecondition, verdict) : mine;
+}
+
+Expected<Generation> Group::RegisterWithDeadline(const protocol::GenerationShape& shape,
+                                                 std::uint8_t* memory) {
+  // NCCL blocks in its bootstrap until every rank is here and has no deadline of its own. All were
+  // here a moment ago; should one die now, this thread is given up and the call returns.
+  auto promise = std::make_shared<std::promise<Expected<Generation>>>();
+  auto future = promise->get_future();
+  std::thread([this, shape, memory, promise] {
+    ScopedDevice scoped(device_);
+    promise->set_value(Register(*nccl_, comm_, rank_, shape, memory, stream_));
+  }).detach();
+  const double limit_s = Options::Get().timeout_s;
+  if (future.wait_for(std::chrono::duration<double>(limit_s)) == std::future_status::ready) {
+    return future.get();
+  }
+  return Status(Code::kDeadlineExceeded,
+                Format("jax_flux: rank %d of %d waited %.0f s in ncclCommWindowRegister: another "
+                       "rank has failed meanwhile.",
+                       rank_, world_, limit_s));
+}
+
+Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cudaStream_t stream) {
+  const Generation* latest = generations_.empty() ? nullptr : generations_.back().get();
+  const bool fits = latest != nullptr && Fits(request.need, latest->layout.shape);
+  const auto shape = fits ? latest->layout.shape
+                          : GrownShape(request.need,
+                                       latest == nullptr ? nullptr : &latest->layout.shape);
+  AgreementRecord record = {};
+  record.library = LibraryHash();
+  record.protocol = static_cast<std::uint64_t>(protocol::kProtocolVersion);
+  record.nccl = static_cast<std::uint64_t>(nccl_->version);
+  record.op = static_cast<std::uint64_t>(request.op);
+  record.plan_hash = request.key.plan_hash;
+  record.tuning_digest = request.tuning_digest;
+  record.workspace_bytes = protocol::GenerationLayout{shape}.TotalBytes();
+  record.generation = generations_.size() - (fits ? 1 : 0);
+  JAX_FLUX_RETURN_IF_ERROR(Agree(request, &record, Status(), stream));
+  if (fits) return latest;
+
+  // Everybody makes a generation of this shape. A rank without memory must not leave the others in
+  // the collective registration, so they hear of it first.
+  auto memory = AllocateZeroed(nccl_, record.workspace_bytes, stream_);
+  const Status allocated = Agree(request, &record, memory.status(), stream);
+  if (!allocated.ok()) {
+    if (memory.ok()) FreeUnregistered(nccl_, memory.value());
+    return allocated;
+  }
+  auto generation = RegisterWithDeadline(shape, memory.value());
+  // From here on no rank frees: a peer may have the memory mapped.
+  JAX_FLUX_RETURN_IF_ERROR(Agree(request, &record, generation.status(), stream));
+  generations_.push_back(std::make_unique<Generation>(generation.value()));
+  return static_cast<const Generation*>(generations_.back().get());
+}
+
+Expected<const Binding*> StartPlan(const PlanRequest& request, NcclComm comm,
+                                   cudaStream_t stream) {
+  Registry& registry = TheRegistry();
+  {
+    std::shared_lock<std::shared_mutex> lock(registry.mutex);
+    auto found = registry.plans.find(request.key);
+    if (found != registry.plans.end() && found->second.comm == comm) {
+      return found->second.binding;
+    }
+  }
+  auto binding = FindOrMakeGroup(request, comm)->Start(request, stream);
+  if (!binding.ok()) return binding.status();
+  std::unique_lock<std::shared_mutex> lock(registry.mutex);
+  registry.plans[request.key] = {comm, binding.value()};
+  return binding.value();
+}
+
+const Binding* FindPlan(const PlanKey& key) {
+  Registry& registry = TheRegistry();
+  std::shared_lock<std::shared_mutex> lock(registry.mutex);
+  auto found = registry.plans.find(key);
+  return found == registry.plans.end() ? nullptr : found->second.binding;
+}
+
+}  // namespace jax_flux::runtime
