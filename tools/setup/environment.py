@@ -29,6 +29,10 @@ needs the package index once; afterwards no step does. Behind a mirror, set PIP_
 machine without any network, use an interpreter that has the packages:
   make PYTHON=/path/to/python OFFLINE=1 <target>"""
 
+PACKAGE_HELP = """\
+jax_flux itself could not be installed into .venv; the message above comes from hatchling, which
+reads pyproject.toml. `make clean` removes a damaged .venv."""
+
 
 @contextlib.contextmanager
 def exclusive():
@@ -118,7 +122,7 @@ def install(part):
             "install", "-qq", "--progress-bar=off", "--only-binary=:all:", "-r", sources(part)[0]
         )
     if status != 0:
-        sys.exit(NETWORK_HELP)
+        sys.exit(PACKAGE_HELP if part == "package" else NETWORK_HELP)
     mark(part, wanted)
     print("  done in %.0f s" % (time.monotonic() - start), flush=True)
 

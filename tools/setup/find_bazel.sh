@@ -68,7 +68,7 @@ fi
 if [ ! -x "$npm_binary" ] && command -v npm >/dev/null 2>&1; then
   echo "fetching the npm package $npm_package (log: build/bazel-install.log)" >&2
   mkdir -p "$root/build/bazel-npm"
-  (cd "$root/build/bazel-npm" && timeout 600 npm pack --silent "$npm_package" >archive 2>"$log" </dev/null &&
+  (cd "$root/build/bazel-npm" && npm_config_cache=$root/build/npm-cache timeout 600 npm pack --silent "$npm_package" >archive 2>"$log" </dev/null &&
     tar xzf "$(tail -n 1 archive)" && rm -f ./*.tgz archive && chmod +x "$npm_binary") ||
     looked="$looked
   npm pack $npm_package: $(tail -n 1 "$log")"
