@@ -10,6 +10,9 @@ jax_flux op inside one fully manual jax.shard_map: ag_matmul gathers the sequenc
 (q, k, v together; gate and up together), matmul_rs multiplies and scatters the sequence again.
 The model is in lm/model.py, the training step in lm/training.py.
 
+A seed fixes initial values and batches, and on host devices every bit of the run; on GPUs XLA may
+tune its own matmuls differently from one process to the next.
+
 At the end the run says which implementation each op took, measures the loss on held-out files,
 compares loss and every gradient with the same model on one device (exit status 1 if they differ),
 and writes loss.png and metrics.json under --out.

@@ -93,7 +93,7 @@ def param_table(config: Config) -> Params:
     whatever the depth.
 
     Embedding and output head are replicated over tp. With 256 rows there is nothing to win by
-    sharding the vocabulary: both are lookups or matmuls on the local s/W tokens without any
+    sharding the vocabulary: both are small matmuls on the local s/W tokens without any
     communication, while a vocabulary-parallel loss would gather the tokens and add two reductions.
     """
     n, d, f = config.layers, config.d_model, config.d_ff
@@ -147,7 +147,8 @@ def token_losses(
         x = x + linears.row(jax.nn.silu(gate) * up, w["w_down"])
         return x, None
 
-    x = params["embedding"][inputs].astype(dtype)
+    # A lookup whose gradient is a matmul: indexing would scatter-add it, on GPUs in random order.
+    x = jax.nn.one_hot(inputs, VOCAB, dtype=dtype) @ params["embedding"].astype(dtype)
     x, _ = jax.lax.scan(block, x, params["blocks"])
     x = rms_norm(x, params["final_norm"])
     logits = jnp.matmul(x, params["head"].astype(dtype), preferred_element_type=jnp.float32)
