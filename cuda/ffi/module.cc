@@ -43,6 +43,14 @@ nb::dict Versions() {
   return versions;
 }
 
+nb::dict CountLaunches() {
+  const LaunchCounts counts = Launches();
+  nb::dict result;
+  result["direct"] = counts.direct;
+  result["captured"] = counts.captured;
+  return result;
+}
+
 nb::list Instances() {
   nb::list rows;
   for (const kernels::Kernel& kernel : kernels::Kernels()) {
@@ -70,6 +78,8 @@ NB_MODULE(_native, m) {
         "Versions of the library, the FFI API and CUDA it was built with, the protocol, and the "
         "NCCL loaded now (0 for none).");
   m.def("instances", &jax_flux::ffi::Instances, "One dict per compiled kernel.");
+  m.def("launches", &jax_flux::ffi::CountLaunches,
+        "Kernel launches of this process, direct and under capture; replays are not seen.");
   m.def("last_failure", &jax_flux::runtime::LastFailure,
         "Sentence of the last missed deadline of this process, or None.");
 }

@@ -4,6 +4,7 @@
 #include "cuda/ffi/stages.h"
 
 #include <algorithm>
+#include <atomic>
 #include <sstream>
 #include <string_view>
 
@@ -17,6 +18,9 @@ using runtime::Expected;
 using runtime::Format;
 using runtime::OpName;
 using runtime::Status;
+
+std::atomic<std::int64_t> direct_launches{0};
+std::atomic<std::int64_t> captured_launches{0};
 
 Status Invalid(protocol::Op op, const std::string& what) {
   return Status(Code::kInvalidArgument,
@@ -180,11 +184,18 @@ Expected<const runtime::Binding*> Started(const CallSite& site, int device) {
 
 Status Launch(const CallSite& site, int ctas, const void* args, cudaStream_t stream) {
   const cudaError_t error = kernels::Launch(*site.kernel, ctas, args, stream);
-  if (error == cudaSuccess) return Status();
+  if (error == cudaSuccess) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    cudaStreamIsCapturing(stream, &capture);
+    ++(capture == cudaStreamCaptureStatusNone ? direct_launches : captured_launches);
+    return Status();
+  }
   return Status(Code::kInternal,
                 Format("%s: launching %s with %d CTAs failed: %s", OpName(site.op),
                        site.kernel->name, ctas, cudaGetErrorString(error)));
 }
+
+LaunchCounts Launches() { return {direct_launches.load(), captured_launches.load()}; }
 
 Expected<int> ResidentCtas(const CallSite& site, std::int64_t work) {
   int sms = 0;

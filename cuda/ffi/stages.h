@@ -88,6 +88,13 @@ runtime::Expected<const runtime::Binding*> Started(const CallSite& site, int dev
 // The last word of execute.
 runtime::Status Launch(const CallSite& site, int ctas, const void* args, cudaStream_t stream);
 
+// Launches of this process so far. A graph's replay launches without us: tests see it by the count.
+struct LaunchCounts {
+  std::int64_t direct;
+  std::int64_t captured;
+};
+LaunchCounts Launches();
+
 // CTAs for `work` units of work: the device's SMs less the margin, never more than the work.
 runtime::Expected<int> ResidentCtas(const CallSite& site, std::int64_t work);
 

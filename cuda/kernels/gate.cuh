@@ -32,7 +32,7 @@ struct OpenGate {
 template <class Tile>
 struct ChunkGate {
   std::uint64_t epoch;
-  std::uint64_t seen = 0;  // chunks of `segment` known to be here, while the index fits
+  std::uint32_t seen = 0;  // chunks of `segment` known to be here, while the index fits
   std::int32_t segment = -1;
   std::int32_t batch = 0;
   std::int32_t first_chunk = 0;  // row chunks that the tile touches
@@ -61,11 +61,11 @@ struct ChunkGate {
     bool loaded = false;
     for (std::int32_t chunk = first_chunk; chunk <= last_chunk; ++chunk) {
       const std::int32_t index = params.chunks.FlagIndex(batch, chunk, depth_chunk);
-      if (index < 64 && (seen >> index & 1) != 0) continue;
+      if (index < 32 && (seen >> index & 1) != 0) continue;
       // Acquire, system scope; pairs with ShardPush's PublishFlag on rank `segment`.
       protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kAgChunk, segment,
                                         index, params.call.layout.AgFlagOffset(segment, index));
-      if (index < 64) seen |= std::uint64_t{1} << index;
+      if (index < 32) seen |= 1u << index;
       loaded = true;
     }
     // The flag was read through the generic proxy, the data will be through the async proxy.

@@ -31,8 +31,8 @@
 namespace jax_flux::kernels {
 
 // Registers per thread after the hand-out: 128 * (40 + 2 * 232) = 64512 of 65536.
-inline constexpr int kProducerRegisters = 56;
-inline constexpr int kConsumerRegisters = 224;
+inline constexpr int kProducerRegisters = 40;
+inline constexpr int kConsumerRegisters = 232;
 
 template <class Tile>
 __device__ __forceinline__ void InitBarriers(SharedMemory<Tile>& smem) {

@@ -1,0 +1,242 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""W ranks for one test: processes that share a GPU, one per GPU, or one process with all GPUs.
+
+A `Ranks` keeps its worker processes (worker.py) between tests, because starting them costs seconds;
+a test sends each the name of a function of cases.py and reads one answer per rank. Every answer has
+a deadline; whatever is left is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHARED_GPU_NCCL = (2, 30)  # first NCCL that lets several ranks share one GPU
+_START_S = 240.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where W ranks run: ``processes`` of ``world / processes`` devices each."""
+
+    world: int
+    processes: int
+    shared: bool  # all on one GPU
+
+    @property
+    def devices(self) -> int:
+        return self.world // self.processes
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What one process said: ``value`` of the case, or ``error`` (its exception as text)."""
+
+    value: Any
+    error: str | None
+    seconds: float
+
+
+class RanksError(AssertionError):
+    """A rank died, hung or failed where the test expected an answer; holds every rank's log."""
+
+
+def shared_gpu_nccl() -> str | None:
+    """Path of an NCCL that lets ranks share a GPU, or None. ``JAX_FLUX_TEST_NCCL`` names one."""
+    given = os.environ.get("JAX_FLUX_TEST_NCCL")
+    if given:
+        return given
+    try:
+        version = importlib.metadata.version("nvidia-nccl-cu13")
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except (importlib.metadata.PackageNotFoundError, ModuleNotFoundError):
+        return None
+    if tuple(int(part) for part in version.split(".")[:2]) < SHARED_GPU_NCCL:
+        return None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    library = pathlib.Path(next(iter(spec.submodule_search_locations))) / "lib" / "libnccl.so.2"
+    return str(library) if library.exists() else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _environment(placement: Placement, process: int, extra: dict[str, str]) -> dict[str, str]:
+    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    env["JAX_PLATFORMS"] = "cuda"
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    env["NCCL_NVLS_ENABLE"] = "0"
+    env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    env["JAX_FLUX_TIMEOUT_S"] = "60"
+    # Ranks that compile different programs must not wait for each other's tuning results.
+    env["XLA_FLAGS"] = "--xla_gpu_shard_autotuning=false --xla_gpu_graph_min_graph_size=1"
+    if placement.shared:
+        library = shared_gpu_nccl()
+        assert library is not None
+        env["LD_PRELOAD"] = library
+        env["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+        env["CUDA_VISIBLE_DEVICES"] = "0"
+        env["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{min(0.2, 0.8 / placement.world):.3f}"
+    elif placement.processes > 1:
+        env["CUDA_VISIBLE_DEVICES"] = str(process)
+    for key, value in extra.items():
+        env[key] = f"{env['XLA_FLAGS']} {value}" if key == "XLA_FLAGS" else value
+    return env
+
+
+class Ranks:
+    """The running processes of one placement."""
+
+    def __init__(self, placement: Placement, env: dict[str, str] | None = None) -> None:
+        self.placement = placement
+        self.world = placement.world
+        self._logs: list[pathlib.Path] = []
+        self._processes: list[subprocess.Popen[str]] = []
+        self._answers: list[queue.Queue[str | None]] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="jax_flux_ranks_")
+        port = _free_port()
+        for process in range(placement.processes):
+            log = pathlib.Path(self._folder.name) / f"{process}.log"
+            self._logs.append(log)
+            with log.open("w") as stream:
+                child = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "tests.gpu.worker",
+                        str(process),
+                        str(placement.processes),
+                        str(placement.devices),
+                        str(port),
+                    ],
+                    cwd=ROOT,
+                    env=_environment(placement, process, env or {}),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stream,
+                    text=True,
+                    start_new_session=True,
+                )
+            self._processes.append(child)
+            answers: queue.Queue[str | None] = queue.Queue()
+            self._answers.append(answers)
+            threading.Thread(target=_pump, args=(child.stdout, answers), daemon=True).start()
+        self.alive = True
+        self._collect(list(range(placement.processes)), _START_S)
+
+    def send(self, process: int, case: str, **arguments: Any) -> None:
+        """Starts a case on one process."""
+        stdin = self._processes[process].stdin
+        assert stdin is not None
+        stdin.write(json.dumps({"case": case, "arguments": arguments}) + "\n")
+        stdin.flush()
+
+    def run(
+        self, case: str, *, timeout_s: float = 120.0, errors: bool = False, **arguments: Any
+    ) -> list[Any]:
+        """Runs a case on all processes; their values, or their `Answer`s with ``errors``."""
+        return self.run_each(
+            [(case, arguments)] * self.placement.processes, timeout_s=timeout_s, errors=errors
+        )
+
+    def run_each(
+        self,
+        calls: list[tuple[str, dict[str, Any]]],
+        *,
+        timeout_s: float = 120.0,
+        errors: bool = False,
+    ) -> list[Any]:
+        """Runs another case on each process, in the order of the processes."""
+        for process, (case, arguments) in enumerate(calls):
+            self.send(process, case, **arguments)
+        answers = self._collect(list(range(len(calls))), timeout_s)
+        if errors:
+            return answers
+        bad = {rank: answer.error for rank, answer in enumerate(answers) if answer.error}
+        if bad:
+            self.close()
+            raise RanksError(f"{calls[0][0]} failed: {bad}\n{self._tails()}")
+        return [answer.value for answer in answers]
+
+    def log(self, process: int) -> str:
+        """What a process has written to stderr so far."""
+        return self._logs[process].read_text(errors="replace")
+
+    def exits(self, timeout_s: float) -> list[int | None]:
+        """Asks every process to end; exit codes, None for one that had to be killed."""
+        for child in self._processes:
+            if child.stdin is not None:
+                child.stdin.close()
+        end = time.monotonic() + timeout_s
+        codes: list[int | None] = []
+        for child in self._processes:
+            try:
+                codes.append(child.wait(max(0.1, end - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                codes.append(None)
+        self.close()
+        return codes
+
+    def close(self) -> None:
+        """Kills what is left."""
+        self.alive = False
+        for child in self._processes:
+            if child.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait(10)
+
+    def _collect(self, processes: list[int], timeout_s: float) -> list[Answer]:
+        end = time.monotonic() + timeout_s
+        answers = []
+        for process in processes:
+            try:
+                text = self._answers[process].get(timeout=max(0.1, end - time.monotonic()))
+            except queue.Empty:
+                self.close()
+                raise RanksError(
+                    f"process {process} gave no answer within {timeout_s:.0f} s\n{self._tails()}"
+                ) from None
+            if text is None:
+                code = self._processes[process].poll()
+                self.close()
+                raise RanksError(f"process {process} died (exit {code})\n{self._tails()}")
+            answers.append(Answer(**json.loads(text)))
+        return answers
+
+    def _tails(self, lines: int = 25) -> str:
+        return "\n".join(
+            f"--- process {process} ---\n" + "\n".join(self.log(process).splitlines()[-lines:])
+            for process in range(len(self._logs))
+        )
+
+
+_MARK = "@@jax_flux "
+
+
+def _pump(stream: Any, answers: queue.Queue[str | None]) -> None:
+    for line in stream:
+        if line.startswith(_MARK):
+            answers.put(line[len(_MARK) :])
+    answers.put(None)

@@ -1,0 +1,86 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that are late, missing, or run something else: a message on every rank, never a hang."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.gpus(1)
+
+SMALL = [1, 64, 64]
+PLAN_A, PLAN_B = 0x1111, 0x2222
+
+
+def test_late_rank_warns_and_completes(fresh):
+    ranks = fresh(2, JAX_FLUX_WARN_S="1", JAX_FLUX_TIMEOUT_S="60")
+    assert ranks.run("call", shape=SMALL, runs=2) == [0, 0]
+    late = ("call", {"shape": SMALL, "runs": 2, "delay_s": 4.0})
+    assert ranks.run_each([("call", {"shape": SMALL, "runs": 2}), late]) == [0, 0]
+    log = ranks.log(0)
+    assert re.search(r"all_gather_copy: rank 0 has waited [\d.]+ s for .*rank 1", log), log[-2000:]
+    assert "rank 1 has waited" not in ranks.log(1)
+    assert ranks.exits(30) == [0, 0]
+
+
+@pytest.mark.parametrize("world", [2, 3], ids=["tp2", "tp3"])
+def test_missing_rank_ends_at_the_deadline(fresh, world):
+    ranks = fresh(world, JAX_FLUX_WARN_S="1", JAX_FLUX_TIMEOUT_S="4")
+    assert ranks.run("call", shape=SMALL, runs=2) == [0] * world
+    missing = world - 1
+    calls = [("call", {"shape": SMALL})] * missing + [("idle", {})]
+    answers = ranks.run_each(calls, timeout_s=60, errors=True)
+    assert answers[missing].error is None
+    for rank in range(missing):
+        assert answers[rank].error is not None
+        assert answers[rank].seconds < 30
+    # Any rank but the missing one may stop first and so be the one that another waits for.
+    records = ranks.run("last_failure", errors=True)
+    for rank in range(missing):
+        assert re.search(
+            rf"all_gather_copy: rank {rank} gave up after 4\.\d s waiting for .*rank \d.*"
+            "JAX_FLUX_TIMEOUT_S",
+            records[rank].value,
+        ), records[rank]
+        assert "gave up" in ranks.log(rank)
+    again = ranks.run_each(calls, timeout_s=60, errors=True)
+    assert "gave up after" in again[0].error or "CUDA" in again[0].error
+    codes = ranks.exits(60)
+    assert None not in codes, "a process hung at its end"
+
+
+def test_missing_rank_at_the_first_call_ends_at_the_deadline(fresh):
+    ranks = fresh(2, JAX_FLUX_TIMEOUT_S="4")
+    assert ranks.run("call", shape=SMALL) == [0, 0]
+    calls = [("call", {"shape": [1, 32, 32]}), ("idle", {})]
+    answers = ranks.run_each(calls, timeout_s=60, errors=True)
+    assert re.search(r"rank 0 of 2 waited 4 s for the other ranks", answers[0].error), answers[0]
+    assert "waited 4 s" in ranks.run("last_failure", errors=True)[0].value
+    assert None not in ranks.exits(60), "a process hung at its end"
+
+
+def test_plan_mismatch_is_named_on_every_rank_and_leaves_them_usable(fresh):
+    ranks = fresh(2)
+    calls = [("call", {"shape": SMALL, "plan_hash": plan}) for plan in (PLAN_A, PLAN_B)]
+    for answer in ranks.run_each(calls, errors=True):
+        assert re.search(
+            r"differ in the plan .*rank 0 has 0x1111, rank 1 has 0x2222.*same shapes", answer.error
+        ), answer
+    calls = [("call", {"shape": [1, m, 64], "plan_hash": 0x3333}) for m in (64, 65536)]
+    for answer in ranks.run_each(calls, errors=True):
+        assert re.search(r"differ in the workspace bytes", answer.error), answer
+    assert ranks.run("call", shape=SMALL, runs=8) == [0, 0]
+    assert ranks.exits(30) == [0, 0]
+
+
+def test_program_order_mismatch_is_found_before_the_deadline(fresh):
+    ranks = fresh(2, JAX_FLUX_TIMEOUT_S="60")
+    for plan in (PLAN_A, PLAN_B):
+        assert ranks.run("call", shape=SMALL, plan_hash=plan) == [0, 0]
+    calls = [("call", {"shape": SMALL, "plan_hash": plan}) for plan in (PLAN_A, PLAN_B)]
+    answers = ranks.run_each(calls, timeout_s=50, errors=True)
+    assert any(answer.error for answer in answers), answers
+    records = [answer.value for answer in ranks.run("last_failure", errors=True)]
+    found = [record for record in records if record and "different order" in record]
+    assert found and re.search(r"rank \d is at call site 0x\w+, rank \d at 0x\w+", found[0])
+    assert None not in ranks.exits(60), "a process hung at its end"
