@@ -106,6 +106,9 @@ JAX_FLUX_HD void SpinUntil(const Call& call, std::uint64_t epoch, WaitKind wait,
   const std::uint64_t start = Mem::NowNs();
   bool warned = false;
   for (std::int32_t round = 0;; round = (round + 1) % (call.world - 1)) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll 1
+#endif
     for (std::int32_t poll = 0; poll < kPollsPerCheck; ++poll) {
       if (Mem::LoadAcquireSys(word) >= epoch) return;
       Mem::Pause();
