@@ -179,6 +179,17 @@ def _clip_on_mesh(lm, mesh, grads, specs):
     return jax.jit(jax.shard_map(update, mesh=mesh, in_specs=(specs,), out_specs=specs))(grads)
 
 
+def test_forward_of_a_block_gathers_twice_and_scatters_twice(lm):
+    config = lm.model.Config(layers=3, d_model=16, heads=4)
+    params = jax.eval_shape(lambda: lm.model.init_params(jax.random.key(0), config))
+    tokens = jax.ShapeDtypeStruct((4, 8), jnp.int32)
+    evaluate = lm.training.make_eval_step(_mesh(2, 4), config, None)
+    program = evaluate.lower(params, tokens, tokens).as_text()
+    # q, k, v share a gather, gate and up another; the all-reduce is the mean of the loss.
+    for collective, count in {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1}.items():
+        assert program.count(f'"stablehlo.{collective}"') == count
+
+
 def test_state_specs_shard_the_moments_like_their_parameters(lm):
     config = lm.model.Config(layers=1, d_model=16, heads=2)
     optimizer = lm.training.make_optimizer(config, learning_rate=1e-3, steps=10)
