@@ -14,7 +14,6 @@ SHELL := /bin/sh
 
 HAS_GPU := $(shell if [ -e /dev/nvidia0 ] || nvidia-smi -L >/dev/null 2>&1; then echo 1; fi)
 FLAVOUR ?= $(if $(HAS_GPU),cuda13,cpu)
-JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 ifeq ($(OFFLINE),1)
   ifeq ($(PYTHON),)
@@ -72,7 +71,7 @@ else
 endif
 
 .PHONY: lint
-lint: env-dev ## ruff, clang-format, licence headers
+lint: env-dev ## ruff, clang-format, licence headers, links in the docs
 	$(RUFF) check .
 	$(RUFF) format --check .
 	$(PY) tools/setup/check_sources.py --clang-format $(CLANG_FORMAT)

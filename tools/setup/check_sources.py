@@ -1,12 +1,13 @@
 # Copyright 2026 The jax_flux Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Checks every source file that git knows: licence header, line endings, no tabs; for `make lint`.
+"""Checks every file that git knows, for `make lint`: licence headers, blanks, links in documents.
 
 With ``--clang-format PROGRAM`` it also checks (or with ``--fix`` rewrites) the C++ files' format.
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 
@@ -51,6 +52,31 @@ def complaints(path):
             yield "%s:%d: tab" % (path, number)
 
 
+def dead_ends(path):
+    """Links to files that are not there, and make targets that the Makefile does not have."""
+    with open(os.path.join(ROOT, "Makefile"), encoding="utf-8") as handle:
+        targets = set(re.findall(r"^([a-z0-9-]+):", handle.read(), re.MULTILINE))
+    with open(os.path.join(ROOT, path), encoding="utf-8") as handle:
+        lines = handle.read().splitlines()
+    for number, line in enumerate(lines, 1):
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", line):
+            beside = os.path.join(ROOT, os.path.dirname(path), link)
+            if "://" not in link and not link.startswith("mailto:") and not os.path.exists(beside):
+                yield "%s:%d: links to %s, which does not exist" % (path, number, link)
+        for target in re.findall(r"`make ([a-z][a-z0-9-]*)`", line):
+            if target not in targets:
+                yield "%s:%d: the Makefile has no target %s" % (path, number, target)
+
+
+def clang_format(program, mode, paths):
+    """True if every file has the house format."""
+    try:
+        return subprocess.run([program, "--style=file", *mode, *paths], cwd=ROOT).returncode == 0
+    except FileNotFoundError:
+        print("%s is not installed: pip install clang-format==14.0.6" % program, file=sys.stderr)
+        return False
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clang-format", metavar="PROGRAM")
@@ -59,15 +85,13 @@ def main():
     paths = [path for path in tracked() if os.path.isfile(os.path.join(ROOT, path))]
     sources = [path for path in paths if path.endswith(SOURCES) or os.path.basename(path) in NAMES]
     problems = [problem for path in sources for problem in complaints(path)]
+    problems += [problem for path in paths if path.endswith(".md") for problem in dead_ends(path)]
     print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
     failed = bool(problems)
     cpp = [path for path in sources if path.endswith(CPP)]
     if options.clang_format and cpp:
         mode = ["-i"] if options.fix else ["--dry-run", "--Werror"]
-        failed |= (
-            subprocess.run([options.clang_format, "--style=file", *mode, *cpp], cwd=ROOT).returncode
-            != 0
-        )
+        failed |= not clang_format(options.clang_format, mode, cpp)
     if failed:
         sys.exit("make lint: see above; `make format` mends the format.")
     print("%d source files: licence and format are in order" % len(sources))

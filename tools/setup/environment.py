@@ -91,13 +91,14 @@ def pip(*arguments):
 
 
 def make_venv():
-    if os.path.exists(PYTHON) and stamped("venv") == "made":
+    # The stamp is the path: an environment whose checkout was moved is made again.
+    if os.path.exists(PYTHON) and stamped("venv") == VENV:
         return
     print("making .venv with %s (Python %s)" % (sys.executable, sys.version.split()[0]), flush=True)
     shutil.rmtree(VENV, ignore_errors=True)
     venv.create(VENV, with_pip=True, symlinks=True)
     os.makedirs(STAMPS)
-    mark("venv", "made")
+    mark("venv", VENV)
 
 
 def mark(part, text):
