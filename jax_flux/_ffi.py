@@ -139,7 +139,7 @@ def _check_native(probes: Probes) -> Any:
             "They exchange attributes whose meaning belongs to one version",
             "Rebuild with `make native`, or reinstall the wheel",
         )
-    built, api = tuple(versions["ffi_api"]), probes.ffi_api()
+    built, api = (versions["ffi_api_major"], versions["ffi_api_minor"]), probes.ffi_api()
     if built[0] != api[0] or built[1] > api[1]:
         raise _error(
             f"the native library was built for FFI API {_dotted(built)}, jaxlib has {_dotted(api)}",
