@@ -114,6 +114,8 @@ class Ranks:
         self._logs: list[pathlib.Path] = []
         self._processes: list[subprocess.Popen[str]] = []
         self._answers: list[queue.Queue[str | None]] = []
+        self._pumps: list[threading.Thread] = []
+        self.alive = True
         self._folder = tempfile.TemporaryDirectory(prefix="jax_flux_ranks_")
         port = _free_port()
         for process in range(placement.processes):
@@ -141,8 +143,9 @@ class Ranks:
             self._processes.append(child)
             answers: queue.Queue[str | None] = queue.Queue()
             self._answers.append(answers)
-            threading.Thread(target=_pump, args=(child.stdout, answers), daemon=True).start()
-        self.alive = True
+            pump = threading.Thread(target=_pump, args=(child.stdout, answers), daemon=True)
+            pump.start()
+            self._pumps.append(pump)
         self._collect(list(range(placement.processes)), _START_S)
 
     def send(self, process: int, case: str, **arguments: Any) -> None:
@@ -175,8 +178,7 @@ class Ranks:
             return answers
         bad = {rank: answer.error for rank, answer in enumerate(answers) if answer.error}
         if bad:
-            self.close()
-            raise RanksError(f"{calls[0][0]} failed: {bad}\n{self._tails()}")
+            raise self._broken(f"{calls[0][0]} failed: {bad}")
         return [answer.value for answer in answers]
 
     def log(self, process: int) -> str:
@@ -199,13 +201,21 @@ class Ranks:
         return codes
 
     def close(self) -> None:
-        """Kills what is left."""
+        """Kills what is left; the logs are gone afterwards."""
+        if not self.alive:
+            return
         self.alive = False
         for child in self._processes:
             if child.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
                 child.wait(10)
+            if child.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    child.stdin.close()
+        for pump in self._pumps:
+            pump.join(10)
+        self._folder.cleanup()
 
     def _collect(self, processes: list[int], timeout_s: float) -> list[Answer]:
         end = time.monotonic() + timeout_s
@@ -214,29 +224,31 @@ class Ranks:
             try:
                 text = self._answers[process].get(timeout=max(0.1, end - time.monotonic()))
             except queue.Empty:
-                self.close()
-                raise RanksError(
-                    f"process {process} gave no answer within {timeout_s:.0f} s\n{self._tails()}"
+                raise self._broken(
+                    f"process {process} gave no answer within {timeout_s:.0f} s"
                 ) from None
             if text is None:
-                code = self._processes[process].poll()
-                self.close()
-                raise RanksError(f"process {process} died (exit {code})\n{self._tails()}")
+                code = self._processes[process].wait(10)
+                raise self._broken(f"process {process} died (exit {code})")
             answers.append(Answer(**json.loads(text)))
         return answers
 
-    def _tails(self, lines: int = 25) -> str:
-        return "\n".join(
+    def _broken(self, what: str, lines: int = 25) -> RanksError:
+        """Ends all processes and words what happened with the ends of their logs."""
+        tails = "\n".join(
             f"--- process {process} ---\n" + "\n".join(self.log(process).splitlines()[-lines:])
             for process in range(len(self._logs))
         )
+        self.close()
+        return RanksError(f"{what}\n{tails}")
 
 
 _MARK = "@@jax_flux "
 
 
 def _pump(stream: Any, answers: queue.Queue[str | None]) -> None:
-    for line in stream:
-        if line.startswith(_MARK):
-            answers.put(line[len(_MARK) :])
+    with stream:
+        for line in stream:
+            if line.startswith(_MARK):
+                answers.put(line[len(_MARK) :])
     answers.put(None)
