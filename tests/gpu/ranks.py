@@ -152,8 +152,11 @@ class Ranks:
         """Starts a case on one process."""
         stdin = self._processes[process].stdin
         assert stdin is not None
-        stdin.write(json.dumps({"case": case, "arguments": arguments}) + "\n")
-        stdin.flush()
+        try:
+            stdin.write(json.dumps({"case": case, "arguments": arguments}) + "\n")
+            stdin.flush()
+        except BrokenPipeError:
+            raise self._broken(f"process {process} had died before {case}") from None
 
     def run(
         self, case: str, *, timeout_s: float = 120.0, errors: bool = False, **arguments: Any
