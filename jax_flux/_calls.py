@@ -207,8 +207,8 @@ def ar(spec: Spec, axis: Axis, x: jax.Array, w: jax.Array) -> jax.Array:
     kwargs: dict[str, Any] = dict(
         transpose_w=spec.transpose_w, out_dtype=spec.out_dtype, precision=spec.precision
     )
-    if axis.where is not Where.MANUAL or axis.world > 1:
-        return reference.matmul_ar(x, w, axis_name=_collective_names(axis), **kwargs)
-    y = reference.dot(*_vjp.cast_union(axis.names, x, w), **kwargs)
-    # A psum over an axis of size 1 moves nothing; it only makes the type invariant over it.
-    return lax.psum(y, axis.names) if _compat.check_vma_enabled() else y
+    y = reference.matmul_ar(x, w, axis_name=_collective_names(axis), **kwargs)
+    if axis.where is Where.MANUAL and _compat.varying(y) & set(axis.names):
+        # Over an axis of size 1: moves nothing, only makes the type invariant.
+        y = lax.psum(y, axis.names)
+    return y

@@ -10,8 +10,8 @@ For each, in the same order: shapes, batching, lowering, registration.
 
 Invariant: under ``check_vma`` all operands vary over the same axes, the op's own among them
 (_vjp.py casts them), and so does every result.
-A custom call is pure and carries no side effect: an unused one is removed on all ranks alike, since
-all ranks compile one program; two calls are never merged, because their call sites differ.
+The custom call is pure and carries no side effect: whatever XLA removes, merges or reorders, it does
+so in the one program that all ranks compile, so ranks never disagree about which calls happen.
 Route: _vjp.py binds; lowering -> reference.py, or _lowering.py for the CUDA custom call.
 """
 

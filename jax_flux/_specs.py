@@ -83,12 +83,16 @@ def _from_type(op: str, what: str, a: jax.Array, mesh: Any) -> P:
     return sharding.spec
 
 
-def _default_x(mesh: Any, names: Names, x: jax.Array, sharded: int) -> list[Entry]:
-    """``axis`` on dimension ``sharded``, all other axes on the first free leading dimension."""
+def _default_x(
+    mesh: Any, names: Names, x: jax.Array, sharded: int, rows: int | None
+) -> list[Entry]:
+    """``axis`` on dimension ``sharded``; all other axes on the first dimension that is neither
+    k nor the one that the op gathers or scatters (``rows``). A 2-D x has no such dimension.
+    """
     entries: list[Entry] = [()] * x.ndim
     entries[sharded] = names
     rest = tuple(n for n in mesh.axis_names if n not in names)
-    free = [d for d in range(x.ndim - 2) if d != sharded]
+    free = [d for d in range(x.ndim - 1) if d != rows] if x.ndim > 2 else []
     if rest and free:
         entries[free[0]] = rest
     return entries
@@ -151,7 +155,7 @@ def ag_specs(
     """Specs of ag_matmul: x [..., M, ..., k] by rows, w [k, N] by columns."""
     _checks.check_operands(op, x, ws, transpose_w, min_ndim=2)
     at = _checks.check_axis(op, "gather_axis", gather_axis, x)
-    xe = _operand(op, "x", x, mesh, x_spec, _default_x(mesh, names, x, at))
+    xe = _operand(op, "x", x, mesh, x_spec, _default_x(mesh, names, x, at, at))
     _require(op, "x", x, xe, at, names, "these are the rows that the op gathers")
     _require(op, "x", x, xe, x.ndim - 1, (), "a product contracts whole rows of x")
     gathered = [*xe]
@@ -183,7 +187,8 @@ def contraction_specs(
     """Specs of matmul_rs and matmul_ar: x [..., K] and w [K, n], both sharded along K."""
     _checks.check_operands(op, x, (w,), transpose_w, min_ndim=1 if scatter_axis is None else 2)
     k_dim = 1 if transpose_w else 0
-    xe = _operand(op, "x", x, mesh, x_spec, _default_x(mesh, names, x, x.ndim - 1))
+    rows = None if scatter_axis is None else _checks.check_axis(op, "scatter_axis", scatter_axis, x)
+    xe = _operand(op, "x", x, mesh, x_spec, _default_x(mesh, names, x, x.ndim - 1, rows))
     default: list[Entry] = [(), names] if transpose_w else [names, ()]
     we = _operand(op, "w", w, mesh, w_spec, default)
     why = "every rank multiplies its own slice of k"
@@ -193,8 +198,7 @@ def contraction_specs(
                 op, what, a, [e if d != dim else () for d, e in enumerate(entries)], dim, names, why
             )
     ye = [*xe[:-1], we[1 - k_dim]]
-    if scatter_axis is not None:
-        at = _checks.check_axis(op, "scatter_axis", scatter_axis, x)
-        ye[at] = (*ye[at], *names)
+    if rows is not None:
+        ye[rows] = (*ye[rows], *names)
     y = _spec(ye)
     return Specs(_spec(xe), (_spec(we),), (y,), y)

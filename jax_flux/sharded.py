@@ -96,6 +96,8 @@ def ag_matmul_sharded(
         mesh=mesh,
         in_specs=(specs.x, specs.w, bias_specs),
         out_specs=(y_specs, specs.gathered) if return_gathered else y_specs,
+        # An all_gather's result counts as varying, though all ranks hold the same.
+        check_vma=not return_gathered,
     )(x, ws, biases)
 
 

@@ -1,0 +1,46 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes of the eight host devices, one settled profile of hypothesis, and fresh counts."""
+
+from __future__ import annotations
+
+import hypothesis
+import jax
+import pytest
+
+import jax_flux
+from tests.cpu import programs
+
+hypothesis.settings.register_profile(
+    "cpu",
+    deadline=None,  # the first example of a shape compiles
+    derandomize=True,
+    max_examples=25,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    database=None,
+)
+hypothesis.settings.load_profile("cpu")
+
+
+@pytest.fixture
+def mesh() -> jax.sharding.Mesh:
+    """dp = 2 x tp = 4, Auto axes."""
+    return programs.make_mesh((2, 4), ("dp", "tp"))
+
+
+@pytest.fixture
+def tp8() -> jax.sharding.Mesh:
+    """tp = 8, Auto axes."""
+    return programs.make_mesh((8,), ("tp",))
+
+
+@pytest.fixture(params=[True, False], ids=["vma", "novma"])
+def check_vma(request) -> bool:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def fresh_stats():
+    jax_flux.stats_reset()
+    yield
+    jax_flux.stats_reset()
