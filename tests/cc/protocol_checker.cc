@@ -108,15 +108,17 @@ void ProveAll() {
   const std::vector<Family> families = {
       {"one CTA, every sequence of 5 calls", 2, {1}, false, 99, Sequences("aArR", 5)},
       {"two CTAs, mixed sequences", 2, {2}, false, 99, mixed},
+      {"two CTAs, every sequence of 3 calls", 2, {2}, false, 99, Sequences("aArR", 3)},
       {"two CTAs, one resident", 2, {2}, false, 1, mixed},
       {"three CTAs against one", 2, {3, 1}, false, 99, {"aRAr", "dAb"}},
       {"pusher thread, one CTA", 2, {1}, true, 99, mixed},
       {"pusher threads, two CTAs", 2, {2}, true, 99, {"ra", "Ar"}},
       {"growth between calls", 2, {2}, false, 99, {"a1Aa1Ra", "r1R1Ara", "1a0A1r0R1A"}},
       {"copy engine behind a gate", 2, {1}, false, 99, {"cCcCc", "aCArc", "CaCRC"}},
-      {"one CTA, every sequence of 3 calls", 3, {1}, false, 99, Sequences("aArR", 3)},
+      {"one CTA, every sequence of 4 calls", 3, {1}, false, 99, Sequences("aArR", 4)},
       {"one CTA, mixed sequences of 5", 3, {1}, false, 99, {"aArRa", "BaRbA", "a1A0r1Ra"}},
-      {"two CTAs on one rank", 3, {2, 1, 1}, false, 99, {"aAr", "rRa", "bda"}},
+      {"two CTAs on one rank", 3, {2, 1, 1}, false, 99, {"aAraR", "rRaAr", "bda"}},
+      {"pusher thread, one CTA", 3, {1}, true, 99, {"aa", "ra"}},
       {"two CTAs on every rank", 3, {2}, false, 99, {"a", "r"}},
       {"copy engine behind a gate", 3, {1}, false, 99, {"cC"}},
       {"one CTA", 4, {1}, false, 99, {"ar", "ra", "bbb"}},
@@ -126,13 +128,14 @@ void ProveAll() {
 
 // Ranks whose programs differ: some rank says so, and no rank finishes the call.
 ModelConfig Mismatch(int world, int odd_rank, int letters, bool pusher_thread, bool awaited_only) {
-  static const char* const kPairs[][2] = {{"ar", "ra"}, {"aA", "Aa"}, {"bR", "Rb"}, {"da", "ad"}};
+  static const char* const kPairs[][2] = {
+      {"ar", "ra"}, {"aA", "Aa"}, {"bR", "Rb"}, {"da", "ad"}, {"bar", "bra"}};
   ModelConfig config;
   config.world = world;
   config.name = "mismatch " + std::string(kPairs[letters][0]) + " against " + kPairs[letters][1];
   for (int rank = 0; rank < world; ++rank) {
     std::vector<ModelCall> program = Program(kPairs[letters][rank == odd_rank]);
-    if (rank == odd_rank) std::swap(program[0].site, program[1].site);
+    if (rank == odd_rank) std::swap(program.rbegin()[0].site, program.rbegin()[1].site);
     config.programs.push_back(program);
   }
   config.ctas = {1};
@@ -146,7 +149,7 @@ void ProveMismatches() {
   Total total;
   for (int world : {2, 3}) {
     for (int odd_rank = 0; odd_rank < world; ++odd_rank) {
-      for (int letters = 0; letters < 4; ++letters) {
+      for (int letters = 0; letters < 5; ++letters) {
         Prove(Mismatch(world, odd_rank, letters, false, false), &total);
         // With a pusher thread a rank can fail before it has sent to a third one.
         if (letters == 0) Prove(Mismatch(world, odd_rank, letters, true, false), &total);

@@ -18,8 +18,8 @@ constexpr std::uint64_t kPieceBytes = kAreaBytes;
 
 const char* Name(BreakKind kind) {
   static const char* const kNames[] = {
-      "none",           "deadlock",      "wrong data",      "two writers",
-      "flag backwards", "too far ahead", "mismatch passed", "mismatch unseen"};
+      "none",          "deadlock",        "wrong data",      "two writers",   "flag backwards",
+      "too far ahead", "mismatch passed", "mismatch unseen", "false mismatch"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -406,6 +406,10 @@ bool Model::SpinCheck(Context* at, int awaited) const {
     const int site = Cell(at->call->generation, address + kFlagBytes);
     if (*At(at->state, at->rank, entry) == at->thread->epoch &&
         *At(at->state, at->rank, site) != at->call->site) {
+      if (CallOf(peer, at->words->call).site == at->call->site) {
+        at->Report(BreakKind::kFalseMismatch, "rank " + std::to_string(at->rank) + " takes rank " +
+                                                  std::to_string(peer) + " to make another call");
+      }
       at->words->failed = 1;
       return true;
     }

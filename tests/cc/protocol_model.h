@@ -62,6 +62,7 @@ enum class BreakKind : std::uint8_t {
   kTooFarAhead,     // a rank more than one call ahead
   kMismatchPassed,  // a rank finished a call that a peer did not make
   kMismatchUnseen,  // a rank is left waiting although the orders differ
+  kFalseMismatch,   // a rank fails although both make the same call
   kCount,
 };
 const char* Name(BreakKind kind);
