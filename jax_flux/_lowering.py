@@ -58,7 +58,7 @@ def ag_matmul(ref: Callable[..., Any]) -> Rule:
             return ys
         gather_ctx = ctx.replace(avals_in=[x_aval], avals_out=ctx.avals_out[num_y:])
         gather = _compat.lower_function(
-            lambda x: [reference.gather(x, params["axis_name"], 1, tiled=False)]
+            lambda x: [reference.gather_segments(x, params["axis_name"])]
         )
         return [*ys, *gather(gather_ctx, x)]
 

@@ -10,7 +10,7 @@ For each, in the same order: shapes, batching, lowering, registration.
 
 Invariant: under ``check_vma`` all operands vary over the same axes, the op's own among them
 (_vjp.py casts them), and so does every result.
-The custom call is pure and carries no side effect: whatever XLA removes, merges or reorders, it does
+The custom call is pure and carries no side effect: what XLA removes, merges or reorders, it does
 so in the one program that all ranks compile, so ranks never disagree about which calls happen.
 Route: _vjp.py binds; lowering -> reference.py, or _lowering.py for the CUDA custom call.
 """
@@ -66,7 +66,7 @@ def _rs_reference(*args: jax.Array, **params: Any) -> list[jax.Array]:
 
 
 def _copy_reference(x: jax.Array, **params: Any) -> list[jax.Array]:
-    return [reference.gather(x, params["axis_name"], 1, tiled=False)]
+    return [reference.gather_segments(x, params["axis_name"])]
 
 
 # ---- batching --------------------------------------------------------------------------------

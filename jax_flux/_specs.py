@@ -86,8 +86,10 @@ def _from_type(op: str, what: str, a: jax.Array, mesh: Any) -> P:
 def _default_x(
     mesh: Any, names: Names, x: jax.Array, sharded: int, rows: int | None
 ) -> list[Entry]:
-    """``axis`` on dimension ``sharded``; all other axes on the first dimension that is neither
-    k nor the one that the op gathers or scatters (``rows``). A 2-D x has no such dimension.
+    """``axis`` on dimension ``sharded``, all other axes on the batch.
+
+    The batch is the first dimension that is neither k nor the one that the op gathers or scatters
+    (``rows``); a 2-D x has none.
     """
     entries: list[Entry] = [()] * x.ndim
     entries[sharded] = names

@@ -87,11 +87,11 @@ def _ag_bwd(
         dx_full = reference.sum_of_dots(
             pairs, transpose_w=back.transpose_w, out_dtype=x.dtype, precision=back.precision
         )
-        dx = reference.scatter(dx_full + cotangents[-1], spec.axis_name, 1, tiled=False)
+        dx = reference.scatter_segments(dx_full + cotangents[-1], spec.axis_name)
     else:
         _announce_rs(back, dys, ws)
         dx = rs_core(back, dys, ws)
-    full = reference.gather(x, spec.axis_name, 1, tiled=False)
+    full = reference.gather_segments(x, spec.axis_name)
     dws = tuple(
         _grad_w(full, dy, w, spec.transpose_w, back.precision)
         for dy, w in zip(dys, ws, strict=True)

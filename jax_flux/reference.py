@@ -72,16 +72,31 @@ def _accumulator(operands: Any, out: Any) -> Any:
     return jnp.promote_types(operands, jnp.float32)
 
 
-def gather(x: jax.Array, axis_name: AxisName, axis: int, *, tiled: bool = True) -> jax.Array:
-    """``lax.all_gather``; x itself where no axis is named."""
-    return lax.all_gather(x, axis_name, axis=axis, tiled=tiled) if axis_name else x
+def gather(x: jax.Array, axis_name: AxisName, axis: int) -> jax.Array:
+    """``lax.all_gather(..., tiled=True)``; x itself where no axis is named."""
+    return lax.all_gather(x, axis_name, axis=axis, tiled=True) if axis_name else x
 
 
-def scatter(y: jax.Array, axis_name: AxisName, axis: int, *, tiled: bool = True) -> jax.Array:
-    """``lax.psum_scatter``; y itself where no axis is named."""
+def scatter(y: jax.Array, axis_name: AxisName, axis: int) -> jax.Array:
+    """``lax.psum_scatter(..., tiled=True)``; y itself where no axis is named."""
     if not axis_name:
         return y
-    return lax.psum_scatter(y, axis_name, scatter_dimension=axis, tiled=tiled)
+    return lax.psum_scatter(y, axis_name, scatter_dimension=axis, tiled=True)
+
+
+def gather_segments(x: jax.Array, axis_name: AxisName) -> jax.Array:
+    """x[b, m, k] -> [b, W, m, k]."""
+    batch, m, k = x.shape
+    return gather(x, axis_name, 1).reshape(batch, -1, m, k)
+
+
+def scatter_segments(y: jax.Array, axis_name: AxisName) -> jax.Array:
+    """y[b, W, m, n] -> [b, m, n].
+
+    Tiled on purpose: vmap of an untiled psum_scatter fails inside jax 0.11.2.
+    """
+    batch, world, m, n = y.shape
+    return scatter(y.reshape(batch, world * m, n), axis_name, 1)
 
 
 def ag_matmul(
@@ -193,7 +208,7 @@ def ag_matmul_canonical(
     precision: Precision,
 ) -> list[jax.Array]:
     """x[b, m, k], w_i[k, n_i] -> [y_i[b, W, m, n_i] ..., x[b, W, m, k] if ``return_gathered``]."""
-    full = gather(x, axis_name, 1, tiled=False)
+    full = gather_segments(x, axis_name)
     kwargs = dict(transpose_w=transpose_w, out_dtype=out_dtype, precision=precision)
     ys = [dot(full, w, **kwargs) for w in ws]
     return [*ys, full] if return_gathered else ys
@@ -208,7 +223,7 @@ def matmul_rs_canonical(
 ) -> list[jax.Array]:
     """x_i[b, W, m, k_i] ..., w_i[k_i, n] ... -> [y[b, m, n]], the scattered sum of products."""
     y = sum_of_dots(operands, transpose_w=transpose_w, out_dtype=out_dtype, precision=precision)
-    return [scatter(y, axis_name, 1, tiled=False)]
+    return [scatter_segments(y, axis_name)]
 
 
 def sum_of_dots(

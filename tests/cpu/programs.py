@@ -158,7 +158,8 @@ def _tuple(axis_name: Any) -> tuple[str, ...]:
 
 def _vary(y: jax.Array, names: tuple[str, ...]) -> jax.Array:
     """Cast to vary over ``names``: a no-op of the types, and of nothing under check_vma=False."""
-    missing = tuple(n for n in names if n not in jax.typeof(y).mat.varying)
+    in_mesh = jax.sharding.get_abstract_mesh().axis_names
+    missing = tuple(n for n in names if n in in_mesh and n not in jax.typeof(y).mat.varying)
     return lax.pcast(y, missing, to="varying") if missing else y
 
 
