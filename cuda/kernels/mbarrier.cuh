@@ -73,8 +73,8 @@ struct MBarrier {
   // arrivals that carry no data.
   __device__ __forceinline__ void Wait(std::uint32_t parity, const char* what) {
 #if defined(JAX_FLUX_DEBUG_WAITS)
-    for (std::uint64_t spins = 0; !TryWait(parity); ++spins) {
-      if (spins == 200000) Stuck(parity, what);
+    for (const long long start = clock64(); !TryWait(parity);) {
+      if (clock64() - start > kDebugPatience) Stuck(parity, what);
     }
 #else
     while (!TryWait(parity)) {
@@ -85,7 +85,10 @@ struct MBarrier {
   // Acquire at cluster scope: what a thread of another CTA wrote before its ArriveAt is visible.
   __device__ __forceinline__ void WaitCluster(std::uint32_t parity, const char* what) {
     std::uint32_t done = 0;
-    for (std::uint64_t spins = 0;; ++spins) {
+#if defined(JAX_FLUX_DEBUG_WAITS)
+    const long long start = clock64();
+#endif
+    for (;;) {
       asm volatile(
           "{\n\t.reg .pred p;\n\t"
           "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
@@ -95,12 +98,15 @@ struct MBarrier {
           : "memory");
       if (done != 0) return;
 #if defined(JAX_FLUX_DEBUG_WAITS)
-      if (spins == 200000) Stuck(parity, what);
+      if (clock64() - start > kDebugPatience) Stuck(parity, what);
 #endif
     }
   }
 
 #if defined(JAX_FLUX_DEBUG_WAITS)
+  // -DJAX_FLUX_DEBUG_WAITS: an on-chip wait of seconds names itself and traps. Slow: calls
+  // serialise wgmma.
+  static constexpr long long kDebugPatience = 3000000000;
   __device__ __noinline__ void Stuck(std::uint32_t parity, const char* what) {
     printf("stuck: block %d thread %d waits for %s, parity %u\n", static_cast<int>(blockIdx.x),
            static_cast<int>(threadIdx.x), what, parity);

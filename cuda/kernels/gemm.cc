@@ -1,0 +1,249 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/kernels/gemm.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "cuda/kernels/params.h"
+#include "cuda/kernels/tensor_map.h"
+
+namespace jax_flux::kernels {
+namespace {
+
+constexpr std::uint64_t kElementBytes = 2;
+constexpr std::uint32_t kTileK = 64;      // tile.cuh
+constexpr std::uint32_t kBox = 64;        // rows and columns of a slot, tile.cuh
+constexpr std::uint32_t kPushColumns = 256;  // tile.cuh
+
+std::uint64_t U64(std::int32_t value) { return static_cast<std::uint64_t>(value); }
+std::uint32_t U32(int value) { return static_cast<std::uint32_t>(value); }
+
+protocol::TileGrid Grid(const GemmInstance& instance, const GemmProblem& problem,
+                        const GemmPlan& plan) {
+  return {problem.world,
+          problem.rank,
+          problem.batch,
+          problem.rows,
+          problem.columns,
+          instance.kernel.tile[0] * instance.kernel.cluster[0],
+          instance.kernel.tile[1] * instance.kernel.cluster[1],
+          plan.raster_group};
+}
+
+protocol::ChunkGrid Chunks(const GemmProblem& problem, const GemmPlan& plan) {
+  return {problem.batch,   problem.rows,     problem.depth,
+          plan.chunk_rows, plan.chunk_depth, plan.depth_outer};
+}
+
+// Array of `planes` x rows x width with two outer dimensions whose strides are given in planes.
+TensorMapSpec Segmented(const void* base, std::int32_t width, std::int32_t rows,
+                        std::int32_t segments, std::int32_t batch, std::uint32_t box_width,
+                        int box_rows) {
+  const std::uint64_t row = U64(width) * kElementBytes;
+  TensorMapSpec spec;
+  spec.base = base;
+  spec.rank = 4;
+  const std::uint64_t extent[] = {U64(width), U64(rows), U64(segments), U64(batch)};
+  const std::uint64_t stride[] = {0, row, row * U64(rows), row * U64(rows) * U64(segments)};
+  const std::uint32_t box[] = {box_width, U32(box_rows), 1, 1};
+  std::copy_n(extent, 4, spec.extent);
+  std::copy_n(stride, 4, spec.stride_bytes);
+  std::copy_n(box, 4, spec.box);
+  return spec;
+}
+
+// Both halves of a data area: [parity][source][batch][row][width].
+TensorMapSpec Area(const void* base, std::int32_t width, std::int32_t rows, std::int32_t batch,
+                   std::int32_t world, std::uint64_t half_bytes, std::uint32_t box_width,
+                   int box_rows) {
+  const std::uint64_t row = U64(width) * kElementBytes;
+  const std::uint64_t plane = row * U64(rows);
+  TensorMapSpec spec;
+  spec.base = base;
+  spec.rank = 5;
+  const std::uint64_t extent[] = {U64(width), U64(rows), U64(batch), U64(world), 2};
+  const std::uint64_t stride[] = {0, row, plane, plane * U64(batch), half_bytes};
+  const std::uint32_t box[] = {box_width, U32(box_rows), 1, 1, 1};
+  std::copy_n(extent, 5, spec.extent);
+  std::copy_n(stride, 5, spec.stride_bytes);
+  std::copy_n(box, 5, spec.box);
+  return spec;
+}
+
+TensorMapSpec Weight(const GemmInstance& instance, const GemmProblem& problem, const void* w) {
+  TensorMapSpec spec;
+  spec.base = w;
+  spec.rank = 2;
+  const std::int32_t inner = problem.transpose_w ? problem.depth : problem.columns;
+  const std::int32_t outer = problem.transpose_w ? problem.columns : problem.depth;
+  spec.extent[0] = U64(inner);
+  spec.extent[1] = U64(outer);
+  spec.stride_bytes[1] = U64(inner) * kElementBytes;
+  spec.box[0] = kTileK;
+  spec.box[1] = U32(instance.w_load_rows);
+  return spec;
+}
+
+// Collects the first error of a series of encodings.
+class Encodings {
+ public:
+  void Add(const TensorMapSpec& spec, CUtensorMap* map) {
+    if (error_.empty()) error_ = EncodeTensorMap(spec, map);
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  std::string error_;
+};
+
+void EncodeGathered(const GemmInstance& instance, const GemmProblem& p, const void* x,
+                    const protocol::Call& call, GemmParams* params, Encodings* encode) {
+  const std::uint64_t half = call.layout.AgHalfOffset(1) - call.layout.AgHalfOffset(0);
+  const auto slots = [&](int rank, std::uint32_t box_width, int box_rows) {
+    return Area(call.base[rank] + call.layout.AgHalfOffset(0), p.depth, p.rows, p.batch, p.world,
+                half, box_width, box_rows);
+  };
+  encode->Add(slots(p.rank, kTileK, instance.x_load_rows), &params->x_slots);
+  TensorMapSpec source = Segmented(x, p.depth, p.rows, p.batch, 1, kPushColumns,
+                                   instance.push_rows);
+  source.rank = 3;  // (k, row, batch)
+  source.swizzled = false;
+  encode->Add(source, &params->push_source);
+  for (std::int32_t peer = 0; peer < p.world; ++peer) {
+    if (peer == p.rank) continue;
+    TensorMapSpec target = slots(peer, kPushColumns, instance.push_rows);
+    target.swizzled = false;
+    encode->Add(target, &params->area[peer]);
+  }
+}
+
+std::string FillParams(const GemmInstance& instance, const GemmProblem& p, const GemmPlan& plan,
+                       const void* x, const void* w, void* y, const protocol::Call* call,
+                       GemmParams* params) {
+  Encodings encode;
+  const std::int32_t x_segments = p.op == GemmOp::kMatmulRs ? p.world : 1;
+  const std::int32_t y_segments = p.op == GemmOp::kAgMatmul ? p.world : 1;
+  encode.Add(Segmented(x, p.depth, p.rows, x_segments, p.batch, kTileK, instance.x_load_rows),
+             &params->x);
+  encode.Add(Weight(instance, p, w), &params->w);
+  encode.Add(Segmented(y, p.columns, p.rows, y_segments, p.batch, kBox, kBox), &params->y);
+  if (p.op == GemmOp::kAgMatmul) EncodeGathered(instance, p, x, *call, params, &encode);
+  if (p.op == GemmOp::kMatmulRs) {
+    for (std::int32_t rank = 0; rank < p.world; ++rank) {
+      encode.Add(Area(call->base[rank] + call->layout.RsHalfOffset(0), p.columns, p.rows, p.batch,
+                      p.world, call->layout.RsHalfOffset(1) - call->layout.RsHalfOffset(0), kBox,
+                      kBox),
+                 &params->area[rank]);
+    }
+  }
+  params->grid = Grid(instance, p, plan);
+  params->chunks = Chunks(p, plan);
+  params->k_blocks = protocol::CeilDiv(p.depth, static_cast<std::int32_t>(kTileK));
+  if (call != nullptr) params->call = *call;
+  return encode.error();
+}
+
+std::string Sentence(const std::string& what, std::int64_t value, const std::string& rule) {
+  return what + " is " + std::to_string(value) + ": " + rule;
+}
+
+}  // namespace
+
+const GemmInstance* FindGemm(std::string_view name) {
+  for (const GemmInstance& instance : GemmInstances()) {
+    if (name == instance.kernel.name) return &instance;
+  }
+  return nullptr;
+}
+
+std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const GemmPlan& plan) {
+  if (p.op != instance.op || p.transpose_w != instance.transpose_w) {
+    return std::string("instance ") + instance.kernel.name + " computes another op or layout";
+  }
+  if (p.depth % 8 != 0) {
+    return Sentence("k", p.depth, "TMA rows are multiples of 16 bytes, so k must be one of 8");
+  }
+  if (p.columns % 8 != 0) {
+    return Sentence("n", p.columns, "TMA rows are multiples of 16 bytes, so n must be one of 8");
+  }
+  if (p.batch < 1 || p.rows < 1 || p.columns < 1 || p.depth < 1) {
+    return "an extent is zero: there is nothing to multiply";
+  }
+  const bool alone = p.op == GemmOp::kPlain;
+  if (alone ? p.world != 1 : p.world < 2 || p.world > protocol::kMaxWorld) {
+    return Sentence("the group's size", p.world,
+                    alone ? "the plain kernel is for one rank"
+                          : "fused kernels are for 2 to " + std::to_string(protocol::kMaxWorld));
+  }
+  const protocol::TileGrid grid = Grid(instance, p, plan);
+  const std::int64_t tiles = std::int64_t{p.world} * p.batch * grid.RowTiles() *
+                             grid.ColumnTiles() * instance.flags_per_tile;
+  if (tiles > std::numeric_limits<std::int32_t>::max() / 2) {
+    return Sentence("the number of tiles", tiles, "tickets are 32-bit");
+  }
+  if (p.op == GemmOp::kAgMatmul && (plan.chunk_rows < 1 || plan.chunk_depth < 1 ||
+                                    plan.chunk_rows % instance.push_rows != 0 ||
+                                    plan.chunk_depth % static_cast<int>(kPushColumns) != 0)) {
+    return "a chunk is not a whole number of push boxes";
+  }
+  if (plan.raster_group < 1) return Sentence("raster_group", plan.raster_group, "at least 1");
+  return std::string();
+}
+
+GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p) {
+  GemmPlan plan;
+  const std::int32_t cluster_rows = instance.kernel.tile[0] * instance.kernel.cluster[0];
+  // About 2048 rows of x stay in L2 while w streams past them.
+  plan.raster_group = std::max(1, 2048 / cluster_rows);
+  plan.chunk_rows = 128;
+  // One CTA pushes a chunk: enough chunks to keep most CTAs busy, few enough that waiting for
+  // their flags is cheap.
+  constexpr std::int32_t kWantedChunks = 96;
+  const std::int32_t row_chunks = p.batch * protocol::CeilDiv(p.rows, plan.chunk_rows);
+  const std::int32_t depth_chunks = std::max(1, kWantedChunks / std::max(1, row_chunks));
+  const std::int32_t boxes =
+      protocol::CeilDiv(p.depth, depth_chunks * static_cast<std::int32_t>(kPushColumns));
+  plan.chunk_depth = std::max(2, boxes) * static_cast<std::int32_t>(kPushColumns);
+  // Few rows per rank: everybody needs the first k range at once.
+  plan.depth_outer = row_chunks <= 8;
+  return plan;
+}
+
+protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProblem& p,
+                                    const GemmPlan& plan) {
+  protocol::GenerationShape needs = {};
+  needs.world = p.world;
+  const std::uint64_t shards = U64(p.world) * U64(p.batch) * U64(p.rows) * kElementBytes;
+  if (p.op == GemmOp::kAgMatmul) {
+    needs.ag_flags = Chunks(p, plan).Count();
+    needs.ag_half_bytes = protocol::AlignUp(shards * U64(p.depth), protocol::kAreaBytes);
+  } else if (p.op == GemmOp::kMatmulRs) {
+    needs.rs_flags = Grid(instance, p, plan).SegmentTiles() * instance.flags_per_tile;
+    needs.rs_half_bytes = protocol::AlignUp(shards * U64(p.columns), protocol::kAreaBytes);
+  }
+  return needs;
+}
+
+std::string LaunchGemm(const GemmInstance& instance, const GemmProblem& problem,
+                       const GemmPlan& plan, const void* x, const void* w, void* y,
+                       const protocol::Call* call, cudaStream_t stream) {
+  std::string error = CanRun(instance, problem, plan);
+  if (!error.empty()) return error;
+  GemmParams params = {};
+  error = FillParams(instance, problem, plan, x, w, y, call, &params);
+  if (!error.empty()) return error;
+  int sms = 0;
+  cudaError_t status = SmCount(&sms);
+  if (status == cudaSuccess) {
+    const int cluster = instance.kernel.cluster[0] * instance.kernel.cluster[1];
+    const int clusters = std::max(1, (sms - plan.sm_margin) / cluster);
+    const int ctas = std::min(clusters, params.grid.TotalTiles()) * cluster;
+    status = Launch(instance.kernel, ctas, &params, stream);
+  }
+  if (status == cudaSuccess) return std::string();
+  return std::string("launching ") + instance.kernel.name + ": " + cudaGetErrorString(status);
+}
+
+}  // namespace jax_flux::kernels

@@ -1,0 +1,86 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Host side of the fused GEMM: what the handlers call. No CUTLASS and no driver type in it.
+// Route: ffi handler -> Launch -> tensor maps and GemmParams -> gemm_sm90.cuh.
+//
+//   plain      x[b, m, k] . w -> y[b, m, n]
+//   ag_matmul  x[b, m, k] of every rank, gathered, . w -> y[b, W, m, n]
+//   matmul_rs  x[b, W, m, k] . w, summed over ranks in f32 -> own y[b, m, n]
+//
+// w is [k, n], or [n, k] when transposed. bf16, row-major, contiguous; sums in f32.
+#ifndef JAX_FLUX_CUDA_KERNELS_GEMM_H_
+#define JAX_FLUX_CUDA_KERNELS_GEMM_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cuda/kernels/registry.h"
+#include "cuda/protocol/epoch.h"
+#include "cuda/protocol/layout.h"
+
+namespace jax_flux::kernels {
+
+enum class GemmOp : int { kPlain = 0, kAgMatmul = 1, kMatmulRs = 2 };
+
+// One row of instances.bzl, compiled.
+struct GemmInstance {
+  Kernel kernel;  // tile: rows, columns, depth of one CTA's tile
+  GemmOp op;
+  bool transpose_w;
+  int flags_per_tile;  // rs flags of one cluster tile
+  int x_load_rows;     // rows of the boxes that the kernel's maps must have
+  int w_load_rows;
+  int push_rows;
+};
+
+// Shapes of one call as one rank sees it. world = 1 and rank = 0 for plain.
+struct GemmProblem {
+  GemmOp op;
+  bool transpose_w;
+  std::int32_t world;
+  std::int32_t rank;
+  std::int32_t batch;
+  std::int32_t rows;  // m per rank
+  std::int32_t columns;
+  std::int32_t depth;
+};
+
+// Choices that change speed and flags, never results. Equal on all ranks.
+struct GemmPlan {
+  std::int32_t raster_group = 16;  // tile rows that share a sweep over the columns
+  std::int32_t chunk_rows = 128;   // ag: unit of a push and its flag
+  std::int32_t chunk_depth = 1024;
+  bool depth_outer = false;  // ag: all rows of a k range first
+  std::int32_t sm_margin = 0;  // SMs left free
+};
+
+// Every instance, in the order of the table.
+const std::vector<GemmInstance>& GemmInstances();
+// Null when no instance has this name.
+const GemmInstance* FindGemm(std::string_view name);
+
+// Empty when the instance can run the problem, else the rule it breaks, in words.
+std::string CanRun(const GemmInstance& instance, const GemmProblem& problem, const GemmPlan& plan);
+
+// A reasonable plan for shapes that nobody tuned.
+GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& problem);
+
+// What a generation must hold for this call.
+protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProblem& problem,
+                                    const GemmPlan& plan);
+
+// Enqueues one call. `call` is null for plain; else its generation satisfies GemmNeeds, and its op,
+// rank and world are the problem's. x, w and y are device pointers, 16-byte aligned. Allocates and
+// synchronises nothing: may run under capture. Empty on success, else what failed.
+std::string LaunchGemm(const GemmInstance& instance, const GemmProblem& problem,
+                       const GemmPlan& plan, const void* x, const void* w, void* y,
+                       const protocol::Call* call, cudaStream_t stream);
+
+}  // namespace jax_flux::kernels
+
+#endif  // JAX_FLUX_CUDA_KERNELS_GEMM_H_

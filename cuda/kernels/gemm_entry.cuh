@@ -1,0 +1,74 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Turns a row of instances.bzl into a kernel and its description. Included by generated units only.
+#ifndef JAX_FLUX_CUDA_KERNELS_GEMM_ENTRY_CUH_
+#define JAX_FLUX_CUDA_KERNELS_GEMM_ENTRY_CUH_
+
+#include "cuda/kernels/gemm.h"
+#include "cuda/kernels/gemm_sm90.cuh"
+
+namespace jax_flux::kernels {
+
+// The four seams of each op.
+template <class Tile, GemmOp kOp>
+struct Policies;
+
+template <class Tile>
+struct Policies<Tile, GemmOp::kPlain> {
+  using Schedule = StaticSchedule<Tile::kCluster>;
+  using Gate = OpenGate<Tile>;
+  using Sink = StoreSink;
+  using Pusher = NoPush;
+};
+template <class Tile>
+struct Policies<Tile, GemmOp::kAgMatmul> {
+  using Schedule = ClaimedSchedule<protocol::SegmentOrder::kOwnFirst>;
+  using Gate = ChunkGate<Tile>;
+  using Sink = StoreSink;
+  using Pusher = ShardPush;
+};
+template <class Tile>
+struct Policies<Tile, GemmOp::kMatmulRs> {
+  using Schedule = ClaimedSchedule<protocol::SegmentOrder::kOwnLast>;
+  using Gate = OpenGate<Tile>;
+  using Sink = ReduceScatterSink;
+  using Pusher = EntryPush;
+};
+
+template <class Tile, GemmOp kOp>
+GemmInstance DescribeGemm(const char* name) {
+  using Seams = Policies<Tile, kOp>;
+  const auto function = GemmSm90<Tile, typename Seams::Schedule, typename Seams::Gate,
+                                 typename Seams::Sink, typename Seams::Pusher,
+                                 kOp != GemmOp::kPlain>;
+  GemmInstance instance = {};
+  instance.kernel.name = name;
+  instance.kernel.op = kOp == GemmOp::kPlain ? "matmul"
+                       : kOp == GemmOp::kAgMatmul ? "ag_matmul"
+                                                  : "matmul_rs";
+  instance.kernel.dtype = "bf16";
+  instance.kernel.layout = Tile::kTransposeW ? "nt" : "nn";
+  instance.kernel.tile[0] = Tile::kTileM;
+  instance.kernel.tile[1] = Tile::kTileN;
+  instance.kernel.tile[2] = kTileK;
+  instance.kernel.cluster[0] = Tile::kClusterM;
+  instance.kernel.cluster[1] = Tile::kClusterN;
+  instance.kernel.transport = kOp == GemmOp::kAgMatmul   ? "push"
+                              : kOp == GemmOp::kMatmulRs ? "store"
+                                                         : "none";
+  instance.kernel.function = reinterpret_cast<const void*>(function);
+  instance.kernel.threads = kThreads;
+  instance.kernel.dynamic_shared_bytes = static_cast<int>(sizeof(SharedMemory<Tile>));
+  instance.op = kOp;
+  instance.transpose_w = Tile::kTransposeW;
+  instance.flags_per_tile = Tile::kFlagsPerTile;
+  instance.x_load_rows = Tile::kALoadRows;
+  instance.w_load_rows = Tile::kBLoadRows;
+  instance.push_rows = Tile::kPushRows;
+  return instance;
+}
+
+}  // namespace jax_flux::kernels
+
+#endif  // JAX_FLUX_CUDA_KERNELS_GEMM_ENTRY_CUH_

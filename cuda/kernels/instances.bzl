@@ -1,0 +1,73 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""THE table of compiled GEMM kernels: one row is one translation unit."""
+
+# One 64-deep stage of 128 x 192 is 40 KiB; with four of them, 2 x 3 slots and two 8 KiB push buffers
+# the map fills 225 of 227 KiB. 256 x 192 has room for three stages and 4 KiB push buffers.
+_PING_PONG = struct(tile = (128, 192), ping_pong = True, stages = 4, slots = 3, push_rows = 16)
+_TALL = struct(tile = (256, 192), ping_pong = False, stages = 3, slots = 3, push_rows = 8)
+_WIDE = struct(tile = (128, 256), ping_pong = False, stages = 3, slots = 4, push_rows = 16)
+
+_OPS = {"plain": "kPlain", "ag": "kAgMatmul", "rs": "kMatmulRs"}
+
+def _row(op, layout, shape, cluster, why):
+    name = "sm90_bf16_%s_%dx%dx64_%s_c%dx%d_%s" % (
+        layout,
+        shape.tile[0],
+        shape.tile[1],
+        "pp" if shape.ping_pong else "co",
+        cluster[0],
+        cluster[1],
+        op,
+    )
+    config = "%d, %d, %s, %d, %d, %s, %d, %d, %d" % (
+        shape.tile[0],
+        shape.tile[1],
+        "true" if shape.ping_pong else "false",
+        cluster[0],
+        cluster[1],
+        "true" if layout == "nt" else "false",
+        shape.stages,
+        shape.slots,
+        shape.push_rows,
+    )
+    return {"name": name, "config": config, "op": _OPS[op], "why": why}
+
+GEMM_INSTANCES = [
+    _row("plain", "nn", _PING_PONG, (2, 1), "baseline and group of one"),
+    _row("plain", "nt", _PING_PONG, (2, 1), "baseline and group of one, dx"),
+    _row("plain", "nn", _PING_PONG, (1, 2), "few rows"),
+    _row("plain", "nn", _TALL, (2, 1), "fewest loads per flop"),
+    _row("plain", "nn", _WIDE, (2, 1), "n that 192 divides badly"),
+    _row("ag", "nn", _PING_PONG, (2, 1), "forward"),
+    _row("ag", "nt", _PING_PONG, (2, 1), "dx of matmul_rs"),
+    _row("ag", "nn", _PING_PONG, (1, 2), "one tile row per rank"),
+    _row("rs", "nn", _PING_PONG, (2, 1), "forward"),
+    _row("rs", "nt", _PING_PONG, (2, 1), "dx of ag_matmul"),
+    _row("rs", "nn", _PING_PONG, (1, 2), "one tile row per rank"),
+]
+
+GEMM_UNIT = """#include "cuda/kernels/gemm_entry.cuh"
+namespace jax_flux::kernels {
+GemmInstance Describe_%{name}() {
+  return DescribeGemm<TileConfig<%{config}>, GemmOp::%{op}>("%{name}");
+}
+}  // namespace jax_flux::kernels
+"""
+
+GEMM_ENTRY = (
+    "GemmInstance Describe_%{name}();\n",
+    "      Describe_%{name}(),\n",
+)
+
+GEMM_REGISTRY = """#include "cuda/kernels/gemm.h"
+namespace jax_flux::kernels {
+%{declarations}
+const std::vector<GemmInstance>& GemmInstances() {
+  static const auto* instances = new std::vector<GemmInstance>{
+%{entries}  };
+  return *instances;
+}
+}  // namespace jax_flux::kernels
+"""
