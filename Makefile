@@ -54,7 +54,7 @@ native: ## build the native library with Bazel and put it into jax_flux/
 	@PYTHON="$(PYTHON)" PY="$(PY)" MAKE="$(MAKE)" tools/setup/native.sh
 
 .PHONY: wheel
-wheel: native env-run ## make dist/jax_flux-*.whl with the native library
+wheel: native env-wheel ## make dist/jax_flux-*.whl with the native library
 	@rm -rf dist/jax_flux-*.whl
 	$(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir dist .
 	@ls -l dist/*.whl
@@ -116,9 +116,11 @@ clean: ## remove everything that make has made
 CLANG_FORMAT = $(if $(filter 1,$(OFFLINE)),clang-format,.venv/bin/clang-format)
 
 # Each says which lock files .venv needs, then what an interpreter taken as it is must have.
-.PHONY: env-run env-demo env-test env-build env-dev
+.PHONY: env-run env-wheel env-demo env-test env-build env-dev
 env-run:
 	$(call need,$(FLAVOUR),jax jaxlib)
+env-wheel:
+	$(call need,$(FLAVOUR),pip hatchling)
 env-demo:
 	$(call need,$(FLAVOUR),jax jaxlib optax rich matplotlib)
 env-test:

@@ -69,7 +69,7 @@ def main():
     missing, absent = [], []
     for part in sys.argv[1:]:
         for name, version in wanted(part):
-            if name in SKIPPED:
+            if name in SKIPPED and name != part:
                 continue
             if not present(MODULES.get(name, name.replace("-", "_"))):
                 (absent if name in OPTIONAL else missing).append(name)
