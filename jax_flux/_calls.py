@@ -57,7 +57,7 @@ def _plain(spec: Spec, axis: Axis) -> bool:
     return (
         spec.implementation == "xla"
         or axis.where is not Where.MANUAL
-        or axis.world == 1
+        or (axis.world == 1 and spec.implementation is None)
         or not jnp.issubdtype(spec.out_dtype, jnp.floating)
     )
 

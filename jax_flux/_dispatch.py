@@ -147,7 +147,7 @@ def decide(problem: _plan.Problem, spec: Spec) -> _plan.Decision:
 
 def announce(spec: Spec, decision: _plan.Decision, given: str) -> None:
     """Counts the decision; raises where "fused" was demanded in vain; warns once on a GPU."""
-    if spec.implementation == "fused" and spec.world > 1 and spec.platform is not None:
+    if spec.implementation == "fused" and spec.platform is not None:
         _plan.require_fused(spec.op, decision, given)
     _stats.record(spec.op, decision.implementation, decision.reason)
     if decision.unsupported and _plan.is_cuda(spec.platform, spec.device_kind):

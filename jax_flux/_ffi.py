@@ -2,105 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native library: load, check versions, register targets once, say why it cannot run.
 
-Nothing here runs at import or on a CPU: the first CUDA lowering (or `register`) does. Each probe is
-a field of `Probes`, so that tests inject answers this hardware cannot give.
+Nothing here runs at import or on a CPU: the first plan for a CUDA mesh (or `register`) does. What
+the machine answers comes from _probes.py.
 Route: _primitives.py (CUDA lowering) -> here -> the handlers in cuda/ffi.
 """
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
-import os
-import pathlib
-import re
 import threading
-from collections.abc import Callable
 from typing import Any
-
-import jax
 
 from jax_flux import _version, errors
 from jax_flux._plan import Installed, Instance
+from jax_flux._probes import Probes
 
 MIN_JAXLIB = (0, 11, 2)
 MIN_FFI_API = (0, 4)
 NCCL_TRIED = ((2, 28, 0), (2, 30, 7))
 PLATFORM = "CUDA"
+REAL = Probes()
 
 _lock = threading.RLock()
 _state: dict[str, Any] = {"registered": None, "installed": None}
-
-
-# ---- probes ----------------------------------------------------------------------------------
-
-
-def _load_native() -> Any:
-    from jax_flux import _native  # type: ignore[attr-defined]
-
-    return _native
-
-
-def _jaxlib_version() -> tuple[int, ...]:
-    import jaxlib
-
-    return tuple(int(part) for part in re.findall(r"\d+", jaxlib.__version__)[:3])
-
-
-def _ffi_api() -> tuple[int, int]:
-    """FFI API version of the installed jaxlib, read from the headers that it ships."""
-    header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
-    text = header.read_text()
-    found = [re.search(rf"#define XLA_FFI_API_{part}\s+(\d+)", text) for part in ("MAJOR", "MINOR")]
-    if found[0] is None or found[1] is None:
-        raise errors.NativeError(f"{header} does not state the FFI API version.")
-    return int(found[0].group(1)), int(found[1].group(1))
-
-
-def _nccl_version() -> tuple[int, int, int] | None:
-    """Version of the NCCL that JAX already loaded; None where none is loaded. Never loads one."""
-    try:
-        library = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:
-        return None
-    version = ctypes.c_int(0)
-    if library.ncclGetVersion(ctypes.byref(version)) != 0:
-        return None
-    code = version.value
-    return code // 10000, code % 10000 // 100, code % 100
-
-
-def _pairs_without_peer_access() -> list[tuple[int, int]]:
-    """Pairs of this process's GPUs that cannot read each other's memory.
-
-    Returns [] where cuda.bindings or the driver is missing: the runtime asks NCCL again.
-    """
-    try:
-        from cuda.bindings import runtime
-
-        ordinals = sorted({d.local_hardware_id for d in jax.local_devices(backend="cuda")})
-        bad = []
-        for a in ordinals:
-            for b in ordinals:
-                if a != b:
-                    error, possible = runtime.cudaDeviceCanAccessPeer(a, b)
-                    if int(error) == 0 and not possible:
-                        bad.append((a, b))
-        return bad
-    except (ImportError, RuntimeError):
-        return []
-
-
-@dataclasses.dataclass(frozen=True)
-class Probes:
-    """What the checks ask the machine; a test replaces a field to inject an answer."""
-
-    load_native: Callable[[], Any] = _load_native
-    jaxlib_version: Callable[[], tuple[int, ...]] = _jaxlib_version
-    ffi_api: Callable[[], tuple[int, int]] = _ffi_api
-    nccl_version: Callable[[], tuple[int, int, int] | None] = _nccl_version
-    pairs_without_peer_access: Callable[[], list[tuple[int, int]]] = _pairs_without_peer_access
-    register_target: Callable[..., None] = jax.ffi.register_ffi_target
 
 
 def _dotted(version: tuple[int, ...]) -> str:
@@ -131,6 +54,12 @@ def _check_native(probes: Probes) -> Any:
             "The fused kernels live in it",
             "Build it with `make native`, or install a wheel made by `make wheel`",
         ) from error
+    if not all(hasattr(native, name) for name in ("registrations", "instances", "last_failure")):
+        raise _error(
+            "the native library lists no kernels",
+            "It was built before they were",
+            "Rebuild with `make native`, or reinstall the wheel",
+        )
     versions = native.versions()
     if versions["library"] != _version.__version__:
         raise _error(
@@ -146,12 +75,6 @@ def _check_native(probes: Probes) -> Any:
             "XLA rejects a handler of a newer FFI API and may take the whole backend down with it",
             "Rebuild with `make native` in this environment, or install a newer jaxlib",
         )
-    if not all(hasattr(native, name) for name in ("registrations", "instances", "last_failure")):
-        raise _error(
-            "the native library lists no kernels",
-            "It was built before they were",
-            "Rebuild with `make native`, or reinstall the wheel",
-        )
     return native
 
 
@@ -160,7 +83,7 @@ def _check_nccl(probes: Probes) -> None:
     oldest, newest = NCCL_TRIED
     if version is None:
         raise _error(
-            "no libnccl.so.2 is loaded in this process",
+            "no libnccl.so.2 is loaded and no NCCL wheel is installed",
             "The kernels reach their peers through the NCCL that JAX itself uses, and never load "
             "a second one",
             f"Install nvidia-nccl-cu13 ({_dotted(oldest)} to {_dotted(newest)}) beside "
@@ -186,10 +109,27 @@ def _check_peers(probes: Probes) -> None:
         )
 
 
+def problems(probes: Probes = REAL) -> dict[str, str | None]:
+    """Every check of `register` by name with its complaint, None where it passes; for `doctor`."""
+    answers: dict[str, str | None] = {}
+    for name, check in (
+        ("jaxlib", _check_jaxlib),
+        ("native", _check_native),
+        ("nccl", _check_nccl),
+        ("peers", _check_peers),
+    ):
+        try:
+            check(probes)
+            answers[name] = None
+        except errors.NativeError as error:
+            answers[name] = str(error)
+    return answers
+
+
 # ---- registration ----------------------------------------------------------------------------
 
 
-def register(probes: Probes = Probes()) -> None:
+def register(probes: Probes = REAL) -> None:
     """Checks versions and registers the native library's FFI targets; again is a no-op.
 
     The first CUDA lowering does this by itself. Call it to see early, and in words, what is
@@ -220,7 +160,7 @@ def _read_instances(native: Any) -> tuple[Instance, ...]:
             Instance(
                 name=row["name"],
                 op=row["op"],
-                dtype=row["dtype"],
+                dtype={"bf16": "bfloat16", "f16": "float16"}.get(row["dtype"], row["dtype"]),
                 layout=row["layout"],
                 tile=(int(tile[0]), int(tile[1])),
                 cluster=(int(cluster[0]), int(cluster[1])),
@@ -230,7 +170,7 @@ def _read_instances(native: Any) -> tuple[Instance, ...]:
     return tuple(rows)
 
 
-def installed(probes: Probes = Probes()) -> Installed:
+def installed(probes: Probes = REAL) -> Installed:
     """The kernels that can run in this process, or why none can; decided once per process."""
     with _lock:
         if _state["installed"] is None:
@@ -243,7 +183,7 @@ def installed(probes: Probes = Probes()) -> Installed:
         return answer
 
 
-def compiled(probes: Probes = Probes()) -> Installed:
+def compiled(probes: Probes = REAL) -> Installed:
     """The kernels that the native library was compiled with, without asking for GPUs or NCCL."""
     try:
         return Installed(_read_instances(_check_native(probes)))

@@ -4,8 +4,8 @@
 
 Attributes of every target ``jax_flux_<op>_v1`` (int64 unless said): ``groups`` (array: all groups
 of the mesh axis as logical ids, flattened row-major), ``world``, ``channel``, ``site``,
-``plan_hash``, ``instance`` (string), ``chunk_bytes``, ``sm_margin``; the GEMMs add
-``transpose_w``. Operands and results are row-major in the primitives' canonical shapes.
+``plan_hash``, ``tuning_digest``, ``instance`` (string), ``chunk_bytes``, ``sm_margin``; the GEMMs
+add ``transpose_w``. Operands and results are row-major in the primitives' canonical shapes.
 
 Invariant: the attributes are equal on all ranks. ``site`` hashes the plan and the call's ordinal
 in the module being lowered, so it does not depend on what a rank traced before. Several equations
@@ -174,6 +174,7 @@ def _call(
         channel=np.int64(params["channel"]),
         site=np.int64(_plan.hash63(agreed, _compat.next_call_ordinal(ctx))),
         plan_hash=np.int64(agreed),
+        tuning_digest=np.int64(_plan.hash63(_plan.tuning_digest())),
         instance=plan.instance,
         chunk_bytes=np.int64(plan.chunk_bytes),
         sm_margin=np.int64(plan.sm_margin),

@@ -25,6 +25,7 @@ FUSED_OPS = ("ag_matmul", "matmul_rs")
 FUSED_DTYPES = ("bfloat16",)
 FUSED_DEVICES = ("H100", "H200", "H800", "GH200")
 TMA_ALIGN_BYTES = 16
+MAX_WORLD = 8  # cuda/protocol/base.h, kMaxWorld: one NVLink domain
 NUM_SMS = 132
 PEAK_FLOPS = 700e12  # sustained bf16, for scheduling hints only
 LINK_BYTES_PER_S = 350e9
@@ -121,9 +122,11 @@ def plan(
     """
     if implementation == "xla":
         return Decision("xla", 'implementation="xla" was asked for')
+    if problem.world == 1 and implementation is None:
+        return Decision("xla", "the axis has size 1, a plain matmul")
     reason = _structural_limit(problem)
     if reason is not None:
-        return Decision("xla", reason, unsupported=problem.world > 1)
+        return Decision("xla", reason, unsupported=True)
     if not is_cuda(platform, device_kind):
         return Decision("xla", f"the mesh is on platform {platform!r}, not on NVIDIA GPUs")
     if device_kind is not None and not any(kind in device_kind for kind in FUSED_DEVICES):
@@ -157,8 +160,8 @@ def require_fused(op: str, decision: Decision, given: str) -> None:
 
 def _structural_limit(p: Problem) -> str | None:
     """Why the shapes and dtypes alone rule the fused kernel out; None where they do not."""
-    if p.world == 1:
-        return "the axis has size 1, a plain matmul"
+    if p.world > MAX_WORLD:
+        return f"the axis has size {p.world}, and the kernels serve at most {MAX_WORLD} ranks"
     if p.op not in FUSED_OPS:
         return f"{p.op} has no fused kernel in version {_version.__version__}"
     if p.batch * p.m * math.prod(p.n) * math.prod(p.k) == 0:
@@ -186,12 +189,16 @@ def _layout(p: Problem) -> str:
 def matching_instances(
     p: Problem, instances: tuple[Instance, ...], config: Config | None
 ) -> list[Instance]:
-    """The compiled kernels that compute ``p`` and fit every part that ``config`` forces."""
+    """The compiled kernels that compute ``p`` and fit every part that ``config`` forces.
+
+    An axis of size 1 has nothing to move: the plain kernel serves both ops.
+    """
     config = config or Config()
+    op = "plain" if p.world == 1 else p.op
     return [
         row
         for row in instances
-        if (row.op, row.dtype, row.layout) == (p.op, p.dtype, _layout(p))
+        if (row.op, row.dtype, row.layout) == (op, p.dtype, _layout(p))
         and config.tile in (None, row.tile)
         and config.cluster in (None, row.cluster)
         and config.transport in (None, row.transport)
@@ -243,7 +250,7 @@ def hash63(*parts: Any) -> int:
       (True, True)
     """
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") & (2**63 - 1)
+    return int.from_bytes(digest, "little") & (2**63 - 1) or 1  # 0 means "no call" to the kernels
 
 
 def plan_hash(problem: Problem, chosen: Plan, channel: int) -> int:
