@@ -19,7 +19,7 @@ import pytest
 
 import jax_flux
 from jax_flux import __main__ as cli
-from jax_flux import _ffi, _plan, _probes
+from jax_flux import _ffi, _plan
 from jax_flux.tools import doctor, environment, findings, machine
 from jax_flux.tools.findings import NOTE, OK, STOP
 
@@ -62,7 +62,7 @@ def _missing(*_):
     raise ImportError("No module named 'jax_flux._native'")
 
 
-def _probes(*, native=None, ffi=None, **changed):
+def _given(*, native=None, ffi=None, **changed):
     """Two H200 on which everything fits, with some answers changed."""
     native = native or Native()
     answers = dict(
@@ -72,7 +72,7 @@ def _probes(*, native=None, ffi=None, **changed):
         nccl_version=lambda: (2, 28, 9),
         pairs_without_peer_access=list,
     )
-    asked = _probes.Probes(**(answers | (ffi or {})))
+    asked = _ffi.Probes(**(answers | (ffi or {})))
     rows = _ffi._read_instances(native)
 
     def explain(op, x_shape, w_shape, dtype, world, *, platform, device_kind):
@@ -116,7 +116,7 @@ def _only(report, topic, level):
 
 
 def test_verdict_two_h200_runs_fused():
-    report = doctor.examine(_probes())
+    report = doctor.examine(_given())
     assert report.can_run
     assert [f for f in report.findings if f.level != OK] == []
     sentence = _only(report, "verdict", OK)
@@ -125,7 +125,7 @@ def test_verdict_two_h200_runs_fused():
 
 
 def test_verdict_one_thing_missing_takes_its_words_as_the_reason():
-    report = doctor.examine(_probes(ffi=dict(nccl_version=lambda: (2, 27, 7))))
+    report = doctor.examine(_given(ffi=dict(nccl_version=lambda: (2, 27, 7))))
     assert not report.can_run
     sentence = _only(report, "verdict", STOP)
     assert 'would run "xla": NCCL 2.27.7 is loaded' in sentence
@@ -133,7 +133,7 @@ def test_verdict_one_thing_missing_takes_its_words_as_the_reason():
 
 
 def test_verdict_no_gpu_says_platform():
-    report = doctor.examine(_probes(cuda_devices=lambda: ((), "Unknown backend cuda")))
+    report = doctor.examine(_given(cuda_devices=lambda: ((), "Unknown backend cuda")))
     sentence = _only(report, "verdict", STOP)
     assert "would run \"xla\": the mesh is on platform 'cpu'" in sentence
 
@@ -142,65 +142,65 @@ def test_verdict_no_gpu_says_platform():
 
 
 def test_python_other_system_stops():
-    report = doctor.examine(_probes(system=("Darwin", "arm64")))
+    report = doctor.examine(_given(system=("Darwin", "arm64")))
     assert "Linux x86_64 only" in _only(report, "python", STOP)
 
 
 def test_jax_ffi_api_too_old_names_remedy():
-    report = doctor.examine(_probes(ffi=dict(ffi_api=lambda: (0, 3))))
+    report = doctor.examine(_given(ffi=dict(ffi_api=lambda: (0, 3))))
     sentence = _only(report, "jax", STOP)
     assert "Jaxlib 0.11.2 has FFI API 0.3" in sentence
     assert "Install jaxlib>=0.11.2,<0.13" in sentence
 
 
 def test_jax_newer_than_tried_is_noted():
-    report = doctor.examine(_probes(ffi=dict(jaxlib_version=lambda: (0, 13, 0))))
+    report = doctor.examine(_given(ffi=dict(jaxlib_version=lambda: (0, 13, 0))))
     assert "tried with jax below 0.13" in _only(report, "jax", NOTE)
     assert report.can_run
 
 
 def test_native_missing_says_make_native():
-    report = doctor.examine(_probes(ffi=dict(load_native=_missing)))
+    report = doctor.examine(_given(ffi=dict(load_native=_missing)))
     sentence = _only(report, "native", STOP)
     assert "is missing or does not load" in sentence
     assert "`make native`" in sentence
 
 
 def test_native_other_version_says_rebuild():
-    report = doctor.examine(_probes(native=Native(library="0.0.9")))
+    report = doctor.examine(_given(native=Native(library="0.0.9")))
     sentence = _only(report, "native", STOP)
     assert "The native library is version 0.0.9" in sentence
     assert "Rebuild with `make native`" in sentence
 
 
 def test_native_versions_and_kernels_are_listed():
-    report = doctor.examine(_probes())
+    report = doctor.examine(_given())
     assert "built for FFI API 0.4 and CUDA 13.0, protocol 1" in _only(report, "native", OK)
     assert "1 of ag_matmul, 1 of matmul_rs" in _only(report, "kernels", OK)
 
 
 def test_kernels_without_a_fused_op_stops():
-    report = doctor.examine(_probes(native=Native(ops=("all_gather_copy",))))
+    report = doctor.examine(_given(native=Native(ops=("all_gather_copy",))))
     assert "no fused kernel of ag_matmul, matmul_rs" in _only(report, "kernels", STOP)
     assert "no ag_matmul kernel for bfloat16" in _only(report, "verdict", STOP)
 
 
 def test_driver_too_old_stops():
     old = dataclasses.replace(TWO_H200, driver="550.54", driver_cuda=(12, 4))
-    sentence = _only(doctor.examine(_probes(machine=lambda: old)), "driver", STOP)
+    sentence = _only(doctor.examine(_given(machine=lambda: old)), "driver", STOP)
     assert "NVIDIA driver 550.54, serving CUDA up to 12.4" in sentence
     assert "release 580 or newer" in sentence
 
 
 def test_driver_cuda_python_missing_is_noted_and_fused_still_runs():
     problem = "cuda-python is not installed (pip install cuda-python)"
-    report = doctor.examine(_probes(machine=lambda: machine.Machine(problem=problem)))
+    report = doctor.examine(_given(machine=lambda: machine.Machine(problem=problem)))
     assert "pip install cuda-python" in _only(report, "driver", NOTE)
     assert report.can_run
 
 
 def test_gpus_seen_by_the_driver_only_names_jax_cuda13():
-    report = doctor.examine(_probes(cuda_devices=lambda: ((), "Unknown backend cuda.")))
+    report = doctor.examine(_given(cuda_devices=lambda: ((), "Unknown backend cuda.")))
     sentence = _only(report, "gpus", STOP)
     assert "JAX has no CUDA device (Unknown backend cuda)" in sentence
     assert "install jax[cuda13]" in sentence
@@ -209,32 +209,32 @@ def test_gpus_seen_by_the_driver_only_names_jax_cuda13():
 def test_gpus_absent_says_what_fused_needs():
     nothing = machine.Machine(problem="no NVIDIA driver answers")
     report = doctor.examine(
-        _probes(cuda_devices=lambda: ((), "Unknown backend cuda"), machine=lambda: nothing)
+        _given(cuda_devices=lambda: ((), "Unknown backend cuda"), machine=lambda: nothing)
     )
     assert "two or more NVIDIA Hopper GPUs" in _only(report, "gpus", STOP)
 
 
 def test_gpus_single_has_no_peer():
-    report = doctor.examine(_probes(cuda_devices=lambda: ((H200,), None)))
+    report = doctor.examine(_given(cuda_devices=lambda: ((H200,), None)))
     assert "One GPU has no peer" in _only(report, "gpus", STOP)
     assert not report.can_run
 
 
 def test_gpus_other_architecture_stops():
     a100 = SimpleNamespace(device_kind="NVIDIA A100-SXM4-80GB", compute_capability="8.0")
-    report = doctor.examine(_probes(cuda_devices=lambda: ((a100, a100), None)))
+    report = doctor.examine(_given(cuda_devices=lambda: ((a100, a100), None)))
     assert "compute capability 8.0" in _only(report, "gpus", STOP)
     assert "sm_90 (Hopper), not NVIDIA A100" in _only(report, "verdict", STOP)
 
 
 def test_nccl_loaded_and_wheel_are_both_named():
-    sentence = _only(doctor.examine(_probes()), "nccl", OK)
+    sentence = _only(doctor.examine(_given()), "nccl", OK)
     assert "NCCL 2.28.9, tried range 2.28.0 to 2.30.7" in sentence
     assert "nvidia-nccl-cu13 2.28.9" in sentence
 
 
 def test_nccl_outside_range_names_wheel_and_range():
-    report = doctor.examine(_probes(ffi=dict(nccl_version=lambda: (2, 32, 3))))
+    report = doctor.examine(_given(ffi=dict(nccl_version=lambda: (2, 32, 3))))
     sentence = _only(report, "nccl", STOP)
     assert "NCCL 2.32.3 is loaded" in sentence
     assert "Install nvidia-nccl-cu13 within 2.28.0 to 2.30.7" in sentence
@@ -242,7 +242,7 @@ def test_nccl_outside_range_names_wheel_and_range():
 
 def test_nccl_missing_on_gpus_stops():
     report = doctor.examine(
-        _probes(ffi=dict(nccl_version=lambda: None), wheel_version=lambda name: None)
+        _given(ffi=dict(nccl_version=lambda: None), wheel_version=lambda name: None)
     )
     sentence = _only(report, "nccl", STOP)
     assert "No libnccl.so.2 is loaded and no NCCL wheel is installed" in sentence
@@ -251,7 +251,7 @@ def test_nccl_missing_on_gpus_stops():
 
 def test_nccl_not_loaded_without_gpus_is_only_noted():
     report = doctor.examine(
-        _probes(
+        _given(
             cuda_devices=lambda: ((), "Unknown backend cuda"), ffi=dict(nccl_version=lambda: None)
         )
     )
@@ -259,7 +259,7 @@ def test_nccl_not_loaded_without_gpus_is_only_noted():
 
 
 def test_links_without_peer_access_names_pairs():
-    report = doctor.examine(_probes(ffi=dict(pairs_without_peer_access=lambda: [(0, 1)])))
+    report = doctor.examine(_given(ffi=dict(pairs_without_peer_access=lambda: [(0, 1)])))
     sentence = _only(report, "links", STOP)
     assert "[(0, 1)]" in sentence
     assert "nvidia-smi topo -p2p r" in sentence
@@ -267,7 +267,7 @@ def test_links_without_peer_access_names_pairs():
 
 def test_links_over_pcie_are_noted():
     pcie = dataclasses.replace(TWO_H200, links={(0, 1): machine.PCIE, (1, 0): machine.PCIE})
-    report = doctor.examine(_probes(machine=lambda: pcie))
+    report = doctor.examine(_given(machine=lambda: pcie))
     assert "over PCIe only" in _only(report, "links", NOTE)
     assert report.can_run
 
@@ -328,7 +328,7 @@ def test_environment_platforms_hiding_gpus_stops():
 
 
 def test_text_holds_every_finding_and_both_tables():
-    report = doctor.examine(_probes())
+    report = doctor.examine(_given())
     text = findings.as_text("title", (*report.findings, report.verdict), report.machine)
     words = " ".join(text.split())
     for finding in (*report.findings, report.verdict):
@@ -339,7 +339,7 @@ def test_text_holds_every_finding_and_both_tables():
 
 
 def test_main_plain_text_off_a_terminal_and_exit_status(monkeypatch, capsys):
-    good, bad = doctor.examine(_probes()), doctor.examine(_probes(ffi=dict(load_native=_missing)))
+    good, bad = doctor.examine(_given()), doctor.examine(_given(ffi=dict(load_native=_missing)))
     for report, status in ((good, 0), (bad, 1)):
         monkeypatch.setattr(doctor, "examine", lambda report=report: report)
         assert doctor.main([]) == status
@@ -354,14 +354,14 @@ class _Terminal(io.StringIO):
 
 
 def test_main_on_a_terminal_draws_tables(monkeypatch):
-    report = doctor.examine(_probes())
+    report = doctor.examine(_given())
     monkeypatch.setattr(sys, "stdout", _Terminal())
     findings.show("title", report.findings, report.machine, plain=False)
     assert "┃" in sys.stdout.getvalue()
 
 
 def test_main_on_a_terminal_without_rich_is_plain(monkeypatch):
-    report = doctor.examine(_probes())
+    report = doctor.examine(_given())
     real = builtins.__import__
 
     def without_rich(name, *args, **kwargs):
