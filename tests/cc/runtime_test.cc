@@ -1,0 +1,96 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the runtime decides and says without a GPU: growth, agreement, versions, sentences.
+#include <string>
+#include <vector>
+
+#include "cuda/protocol/record.h"
+#include "cuda/runtime/agreement.h"
+#include "cuda/runtime/nccl_api.h"
+#include "cuda/runtime/watchdog.h"
+#include "cuda/runtime/workspace.h"
+#include "tests/cc/check.h"
+
+namespace jax_flux {
+namespace {
+
+using protocol::GenerationShape;
+using runtime::AgreementRecord;
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void GrowthAtLeastDoublesWhatMustGrow() {
+  const GenerationShape small = {2, 10, 0, 5000, 0};
+  const GenerationShape first = runtime::GrownShape(small, nullptr);
+  CHECK(Fits(small, first), "the first generation");
+  CHECK_EQ(first.rs_half_bytes, 0u, "no RS area before a call needs one");
+  const GenerationShape larger = {2, 10, 7, first.ag_half_bytes + 1, 4096};
+  const GenerationShape second = runtime::GrownShape(larger, &first);
+  CHECK(Fits(larger, second), "the second generation");
+  CHECK(second.ag_half_bytes >= 2 * first.ag_half_bytes, second.ag_half_bytes);
+  CHECK_EQ(second.ag_flags, first.ag_flags, "enough flags stay enough");
+  CHECK(Fits(small, second), "a larger generation serves the small call");
+}
+
+void DisagreementNamesRanksAndBothValues() {
+  std::vector<AgreementRecord> records(3, AgreementRecord{});
+  CHECK(runtime::Disagreement(records, "ag_matmul").empty(), "equal records");
+  records[2].plan_hash = 0xabc;
+  const std::string plan = runtime::Disagreement(records, "ag_matmul");
+  CHECK(Has(plan, "ag_matmul") && Has(plan, "rank 2 has 0xabc") && Has(plan, "rank 0 has 0"), plan);
+  records[1].library = 7;
+  const std::string library = runtime::Disagreement(records, "ag_matmul");
+  CHECK(Has(library, "version of jax_flux"), library);
+  records[1].status = static_cast<std::uint64_t>(runtime::Code::kResourceExhausted);
+  std::snprintf(records[1].detail, sizeof(records[1].detail), "no memory");
+  const std::string failed = runtime::Disagreement(records, "ag_matmul");
+  CHECK(Has(failed, "rank 1 of 3 could not start the call: no memory"), failed);
+}
+
+void NcclOutsideTheTriedRangeIsRefused() {
+  CHECK(runtime::JudgeNcclVersion(22809).empty(), "2.28.9");
+  CHECK(runtime::JudgeNcclVersion(23007).empty(), "2.30.7");
+  CHECK(Has(runtime::JudgeNcclVersion(22707), "NCCL 2.27.7"), "too old");
+  CHECK(Has(runtime::JudgeNcclVersion(23203), "nvidia-nccl-cu13"), "too new");
+  const auto loaded = runtime::LoadNccl();
+  CHECK(!loaded.ok() && Has(loaded.status().message(), "nvidia-nccl-cu13"), "none is loaded here");
+}
+
+void SentencesNameOpRankPeerAndRemedy() {
+  protocol::Failure failure = {};
+  failure.kind = protocol::FailureKind::kTimeout;
+  failure.wait = protocol::WaitKind::kAgChunk;
+  failure.op = protocol::Op::kAgMatmul;
+  failure.rank = 1;
+  failure.peer = 3;
+  failure.index = 17;
+  failure.expected = 9;
+  failure.seen = 8;
+  failure.waited_ns = 2500000000;
+  const std::string timeout = runtime::Sentence(failure);
+  CHECK(
+      Has(timeout, "ag_matmul: rank 1 gave up after 2.5 s waiting for chunk 17 of rank 3's shard"),
+      timeout);
+  CHECK(Has(timeout, "9 expected, 8 seen") && Has(timeout, "JAX_FLUX_TIMEOUT_S"), timeout);
+  failure.kind = protocol::FailureKind::kSiteMismatch;
+  failure.site = 0x10;
+  failure.peer_site = 0x20;
+  CHECK(Has(runtime::Sentence(failure), "call site 0x10, rank 3 at 0x20"), "order");
+  failure.kind = protocol::FailureKind::kConcurrentUse;
+  CHECK(Has(runtime::Sentence(failure), "channel="), "concurrent use");
+  CHECK(!runtime::LastFailure().has_value(), "nothing has failed");
+}
+
+}  // namespace
+}  // namespace jax_flux
+
+int main() {
+  jax_flux::GrowthAtLeastDoublesWhatMustGrow();
+  jax_flux::DisagreementNamesRanksAndBothValues();
+  jax_flux::NcclOutsideTheTriedRangeIsRefused();
+  jax_flux::SentencesNameOpRankPeerAndRemedy();
+  return 0;
+}
