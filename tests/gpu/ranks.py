@@ -116,7 +116,11 @@ class Ranks:
         self._answers: list[queue.Queue[str | None]] = []
         self._pumps: list[threading.Thread] = []
         self.alive = True
-        self._folder = tempfile.TemporaryDirectory(prefix="jax_flux_ranks_")
+        # JAX_FLUX_TEST_LOGS names a folder where the logs outlive the run.
+        kept = os.environ.get("JAX_FLUX_TEST_LOGS")
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="jax_flux_ranks_", dir=kept, delete=kept is None
+        )
         port = _free_port()
         for process in range(placement.processes):
             log = pathlib.Path(self._folder.name) / f"{process}.log"
@@ -218,7 +222,8 @@ class Ranks:
                     child.stdin.close()
         for pump in self._pumps:
             pump.join(10)
-        self._folder.cleanup()
+        if "JAX_FLUX_TEST_LOGS" not in os.environ:
+            self._folder.cleanup()
 
     def _collect(self, processes: list[int], timeout_s: float) -> list[Answer]:
         end = time.monotonic() + timeout_s
