@@ -141,7 +141,23 @@ class Model {
     Area area;
     int source, index;
   };
-  struct Context;
+
+  // What one action works on.
+  struct Context {
+    State* state;
+    int rank, cta, role;  // role 0: main, 1: pusher, 2: copy engine
+    std::uint8_t* block;  // the rank's part of the state
+    RankWords* words;
+    Control* control;
+    Thread* thread;
+    const ModelCall* call;
+    Launch launch;
+    Break* found;
+
+    void Report(BreakKind kind, std::string text) const {
+      if (found->kind == BreakKind::kNone) *found = {kind, std::move(text)};
+    }
+  };
 
   const ModelCall& CallOf(int rank, int call) const;
   int CallCount(int rank) const { return static_cast<int>(Program(rank).size()); }
