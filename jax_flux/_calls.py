@@ -7,7 +7,6 @@ Route: ops.py -> here -> reference.py, or _vjp.py on canonical shapes.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -72,14 +71,16 @@ def _reverse_only(op: str, call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
     except TypeError as error:
-        if "forward-mode" not in str(error):
+        # In an eager shard_map JAX trips over a hash before it comes to say "forward-mode".
+        if "forward-mode" not in str(error) and not _compat.in_forward_mode(args):
             raise
         raise errors.ForwardModeError(
             errors.message(
                 op,
-                "differentiated in forward mode (jax.jvp, jax.jacfwd, jax.linearize)",
+                "differentiated in forward mode (jax.jvp, jax.jacfwd, jax.hessian)",
                 "The op has a reverse rule only, as its kernel has no tangent",
-                'Use jax.grad or jax.vjp, or pass implementation="xla": the reference '
+                "Use jax.grad or jax.vjp (jax.jacrev of jax.grad for second derivatives), or pass "
+                'implementation="xla": the reference '
                 "(jax_flux.reference) differentiates in both modes",
             )
         ) from None
@@ -162,8 +163,7 @@ def ag(
             precision=spec.precision,
         )
     operands = _vjp.cast_union(axis.names, folded, *ws)
-    core = functools.partial(_vjp.ag_core, spec)
-    out = _reverse_only(spec.op, core, operands[0], tuple(operands[1:]))
+    out = _reverse_only(spec.op, _vjp.ag_core(spec), operands[0], tuple(operands[1:]))
     shaped = [y.reshape(*lead, rows, *rest, y.shape[-1]) for y in out]
     return tuple(shaped[: len(ws)]), shaped[-1] if spec.return_gathered else None
 
@@ -189,7 +189,7 @@ def rs(spec: Spec, axis: Axis, x: jax.Array, w: jax.Array, at: int) -> jax.Array
             precision=spec.precision,
         )
     xs, ws = _vjp.cast_union(axis.names, folded, w)
-    y = _reverse_only(spec.op, functools.partial(_vjp.rs_core, spec), (xs,), (ws,))
+    y = _reverse_only(spec.op, _vjp.rs_core(spec), (xs,), (ws,))
     return y.reshape(*lead, rows, *rest, n)
 
 
@@ -203,7 +203,7 @@ def ar(spec: Spec, axis: Axis, x: jax.Array, w: jax.Array) -> jax.Array:
         return _zeros((*x.shape[:-1], n), spec, axis, x, w)
     if not _plain(spec, axis):
         operands = _vjp.cast_union(axis.names, x, w)
-        return _reverse_only(spec.op, functools.partial(_vjp.ar_core, spec), *operands)
+        return _reverse_only(spec.op, _vjp.ar_core(spec), *operands)
     kwargs: dict[str, Any] = dict(
         transpose_w=spec.transpose_w, out_dtype=spec.out_dtype, precision=spec.precision
     )

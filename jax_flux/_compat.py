@@ -91,6 +91,11 @@ def cast_varying(x: jax.Array, axes: frozenset[str]) -> jax.Array:
     return lax.pcast(x, names, to="varying")
 
 
+def in_forward_mode(operands: Any) -> bool:
+    """Whether an operand carries a forward-mode tangent (reverse mode has tracers of its own)."""
+    return any(isinstance(a, _ad.JVPTracer) for a in jax.tree.leaves(operands))
+
+
 # ---- primitives ------------------------------------------------------------------------------
 
 

@@ -146,8 +146,12 @@ def decide(problem: _plan.Problem, spec: Spec) -> _plan.Decision:
 
 
 def announce(spec: Spec, decision: _plan.Decision, given: str) -> None:
-    """Counts the decision; raises where "fused" was demanded in vain; warns once on a GPU."""
-    if spec.implementation == "fused" and spec.platform is not None:
+    """Counts the decision; raises where "fused" was demanded in vain; warns once on a GPU.
+
+    On a mesh that does not say its platform only dtypes and shapes are judged here, the rest at
+    lowering.
+    """
+    if spec.implementation == "fused" and (spec.platform is not None or decision.unsupported):
         _plan.require_fused(spec.op, decision, given)
     _stats.record(spec.op, decision.implementation, decision.reason)
     if decision.unsupported and _plan.is_cuda(spec.platform, spec.device_kind):

@@ -145,10 +145,11 @@ def _copy_shapes(x: Any, *, world: int, **_: Any) -> Results:
 def _no_jvp() -> Exception:
     return errors.ForwardModeError(
         errors.message(
-            "jax_flux primitive",
-            "differentiated directly",
-            "Its derivative rules belong to the public ops",
-            "Differentiate jax_flux.ag_matmul or jax_flux.matmul_rs in reverse mode",
+            "jax_flux",
+            "a fused op met a forward-mode tangent (jax.jvp over jax.grad, jax.hessian)",
+            "The ops have reverse rules only, as their kernels have no tangents",
+            "Use reverse over reverse (jax.jacrev of jax.grad), or pass "
+            'implementation="xla", which differentiates in both modes',
         )
     )
 

@@ -16,6 +16,7 @@ Route: ops.py -> here -> _primitives.py.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ from jax_flux import _compat, _dispatch, _primitives, reference
 from jax_flux._dispatch import Spec
 
 Arrays = tuple[jax.Array, ...]
+Core = Callable[[Spec], Callable[..., Any]]
 
 
 def cast_union(axis_name: tuple[str, ...], *operands: jax.Array) -> list[jax.Array]:
@@ -66,14 +68,13 @@ def _grad_w(
 # ---- ag_matmul: x[b, m, k], w_i -> y_i[b, W, m, n_i] (, x[b, W, m, k]) --------------------------
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def ag_core(spec: Spec, x: jax.Array, ws: Arrays) -> Arrays:
+def _ag(spec: Spec, x: jax.Array, ws: Arrays) -> Arrays:
     params = _params(spec) | {"return_gathered": spec.return_gathered}
     return tuple(_primitives.ag_matmul_p.bind(x, *ws, **params))
 
 
 def _ag_fwd(spec: Spec, x: jax.Array, ws: Arrays) -> tuple[Arrays, tuple[jax.Array, Arrays]]:
-    return ag_core(spec, x, ws), (x, ws)
+    return _ag(spec, x, ws), (x, ws)
 
 
 def _ag_bwd(
@@ -90,7 +91,7 @@ def _ag_bwd(
         dx = reference.scatter_segments(dx_full + cotangents[-1], spec.axis_name)
     else:
         _announce_rs(back, dys, ws)
-        dx = rs_core(back, dys, ws)
+        dx = rs_core(back)(dys, ws)
     full = reference.gather_segments(x, spec.axis_name)
     dws = tuple(
         _grad_w(full, dy, w, spec.transpose_w, back.precision)
@@ -99,41 +100,33 @@ def _ag_bwd(
     return dx, dws
 
 
-ag_core.defvjp(_ag_fwd, _ag_bwd)
-
-
 # ---- matmul_rs: x_i[b, W, m, k_i], w_i -> y[b, m, n] ---------------------------------------------
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def rs_core(spec: Spec, xs: Arrays, ws: Arrays) -> jax.Array:
+def _rs(spec: Spec, xs: Arrays, ws: Arrays) -> jax.Array:
     (y,) = _primitives.matmul_rs_p.bind(*xs, *ws, **_params(spec))
     return y
 
 
 def _rs_fwd(spec: Spec, xs: Arrays, ws: Arrays) -> tuple[jax.Array, tuple[Arrays, Arrays]]:
-    return rs_core(spec, xs, ws), (xs, ws)
+    return _rs(spec, xs, ws), (xs, ws)
 
 
 def _rs_bwd(spec: Spec, residuals: tuple[Arrays, Arrays], dy: jax.Array) -> tuple[Arrays, Arrays]:
     xs, ws = residuals
     back = spec.mirrored(xs[0].dtype, return_gathered=True)
     _announce_ag(back, dy, ws)
-    *dxs, full = ag_core(back, dy, ws)
+    *dxs, full = ag_core(back)(dy, ws)
     dws = tuple(
         _grad_w(x, full, w, spec.transpose_w, back.precision) for x, w in zip(xs, ws, strict=True)
     )
     return tuple(dx.astype(x.dtype) for dx, x in zip(dxs, xs, strict=True)), dws
 
 
-rs_core.defvjp(_rs_fwd, _rs_bwd)
-
-
 # ---- matmul_ar: x[..., k], w -> y[..., n], no kernel of its own ----------------------------------
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def ar_core(spec: Spec, x: jax.Array, w: jax.Array) -> jax.Array:
+def _ar(spec: Spec, x: jax.Array, w: jax.Array) -> jax.Array:
     return reference.matmul_ar(
         x,
         w,
@@ -147,7 +140,7 @@ def ar_core(spec: Spec, x: jax.Array, w: jax.Array) -> jax.Array:
 def _ar_fwd(
     spec: Spec, x: jax.Array, w: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return ar_core(spec, x, w), (x, w)
+    return _ar(spec, x, w), (x, w)
 
 
 def _ar_bwd(
@@ -173,7 +166,24 @@ def _ar_bwd(
     return dx, dw
 
 
-ar_core.defvjp(_ar_fwd, _ar_bwd)
+# ---- the cores -----------------------------------------------------------------------------------
+
+
+def _core(call: Callable[..., Any], fwd: Callable[..., Any], bwd: Callable[..., Any]) -> Core:
+    """spec -> the custom_vjp function of the operands; one per spec, so that traces are reused."""
+
+    @functools.cache
+    def build(spec: Spec) -> Callable[..., Any]:
+        core = jax.custom_vjp(functools.partial(call, spec))
+        core.defvjp(functools.partial(fwd, spec), functools.partial(bwd, spec))
+        return core
+
+    return build
+
+
+ag_core = _core(_ag, _ag_fwd, _ag_bwd)
+rs_core = _core(_rs, _rs_fwd, _rs_bwd)
+ar_core = _core(_ar, _ar_fwd, _ar_bwd)
 
 
 # ---- counting the backward ops -------------------------------------------------------------------

@@ -1,0 +1,359 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The planner as a pure function; explain; Config; stats; hashes and the lowered custom call."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+import jax_flux
+from jax_flux import _ffi, _internal, _lowering, _plan
+from jax_flux._plan import Installed, Instance, Problem
+from tests.cpu import programs
+
+
+def instance(op, layout="nn", tile=(128, 192), cluster=(2, 1)):
+    name = f"{op}_{layout}_{tile[0]}x{tile[1]}_c{cluster[0]}x{cluster[1]}"
+    return Instance(name, op, "bfloat16", layout, tile, cluster)
+
+
+KERNELS = Installed(
+    tuple(
+        instance(op, layout, tile, cluster)
+        for op in ("plain", "ag_matmul", "matmul_rs")
+        for layout, tile, cluster in (
+            ("nn", (128, 192), (2, 1)),
+            ("nn", (256, 192), (2, 1)),
+            ("nt", (128, 192), (2, 1)),
+            ("nn", (128, 192), (1, 2)),
+        )
+    )
+)
+AG = Problem("ag_matmul", 1, 512, (1536,), (4096,), 8, "bfloat16", "bfloat16")
+
+
+def decide(
+    problem=AG,
+    implementation=None,
+    config=None,
+    platform="gpu",
+    device_kind="NVIDIA H200",
+    installed=KERNELS,
+):
+    return _plan.plan(
+        problem,
+        implementation=implementation,
+        config=config,
+        platform=platform,
+        device_kind=device_kind,
+        installed=installed,
+    )
+
+
+def but(**changes):
+    return dataclasses.replace(AG, **changes)
+
+
+def test_plan_supported_problem_runs_fused():
+    decision = decide()
+    assert decision.implementation == "fused"
+    assert decision.plan.instance in {row.name for row in KERNELS.instances}
+
+
+@pytest.mark.parametrize(
+    "arguments, reason, unsupported",
+    [
+        (dict(implementation="xla"), "was asked for", False),
+        (dict(problem=but(world=1)), "size 1", False),
+        (dict(platform="cpu", device_kind="cpu"), "platform 'cpu'", False),
+        (dict(platform="gpu", device_kind="AMD MI300X"), "not on NVIDIA", False),
+        (dict(problem=but(world=16)), "at most 8", True),
+        (dict(problem=but(op="matmul_ar")), "matmul_ar has no fused kernel", True),
+        (dict(problem=but(m=0)), "empty", True),
+        (dict(problem=but(dtype="float32", out_dtype="float32")), "dtype float32", True),
+        (dict(problem=but(dtype="bfloat16 and float32")), "dtype bfloat16 and float32", True),
+        (dict(problem=but(out_dtype="float32")), "output dtype float32", True),
+        (dict(problem=but(n=(512, 512))), "several weights", True),
+        (dict(problem=but(k=(1001,))), "k = 1001 is not a multiple of 8", True),
+        (dict(problem=but(n=(1001,))), "n = 1001 is not a multiple of 8", True),
+        (dict(device_kind="NVIDIA A100-SXM4-80GB"), "sm_90", True),
+        (dict(installed=Installed(problem="no library")), "no library", True),
+        (dict(installed=None), "not asked", True),
+        (dict(installed=Installed()), "no ag_matmul kernel", True),
+        (dict(config=jax_flux.Config(tile=(64, 256))), "tile=(64, 256)", True),
+    ],
+    ids=lambda value: None if not isinstance(value, dict) else ",".join(value),
+)
+def test_plan_fallback_says_why(arguments, reason, unsupported):
+    decision = decide(**arguments)
+    assert (decision.implementation, decision.plan) == ("xla", None)
+    assert reason in decision.reason
+    assert decision.unsupported is unsupported
+
+
+def test_plan_fused_at_size_one_takes_the_plain_kernel():
+    decision = decide(but(world=1), implementation="fused")
+    assert decision.plan.instance.startswith("plain_nn")
+
+
+def test_plan_transposed_weight_takes_the_nt_kernel():
+    assert "_nt_" in decide(but(transpose_w=True)).plan.instance
+
+
+@pytest.mark.parametrize("tile", [(128, 192), (256, 192)])
+def test_plan_config_forces_its_parts(tile):
+    config = jax_flux.Config(tile=tile, cluster=(2, 1), sm_margin=4)
+    plan = decide(config=config).plan
+    assert f"{tile[0]}x{tile[1]}_c2x1" in plan.instance
+    assert plan.sm_margin == 4
+
+
+@given(
+    op=st.sampled_from(_plan.FUSED_OPS),
+    batch=st.integers(1, 4),
+    m=st.integers(1, 5000),
+    n=st.integers(1, 600),
+    k=st.integers(1, 600),
+    world=st.integers(2, 8),
+)
+def test_plan_is_a_function_of_its_arguments(op, batch, m, n, k, world):
+    problem = Problem(op, batch, m, (8 * n,), (8 * k,), world, "bfloat16", "bfloat16")
+    reordered = Installed(tuple(reversed(KERNELS.instances)))
+    first, second = decide(problem), decide(problem, installed=reordered)
+    assert first == second
+    assert first.plan.expected_ns >= 1
+    assert _plan.plan_hash(problem, first.plan, 0) == _plan.plan_hash(problem, second.plan, 0)
+
+
+def test_plan_hash_tells_everything_apart_that_ranks_must_agree_on():
+    plan = decide().plan
+    hashes = {_plan.plan_hash(AG, plan, 0), _plan.plan_hash(AG, plan, 1)}
+    for change in (
+        dict(m=513),
+        dict(n=(1528,)),
+        dict(k=(4104,)),
+        dict(world=4),
+        dict(batch=2),
+        dict(op="matmul_rs"),
+        dict(transpose_w=True),
+    ):
+        hashes.add(_plan.plan_hash(but(**change), plan, 0))
+    hashes.add(_plan.plan_hash(AG, dataclasses.replace(plan, instance="other"), 0))
+    hashes.add(_plan.plan_hash(AG, dataclasses.replace(plan, sm_margin=2), 0))
+    assert len(hashes) == 11
+    assert all(0 < h < 2**63 for h in hashes)
+
+
+def test_plan_hash_is_the_same_in_another_process():
+    code = (
+        "from jax_flux import _plan as p; "
+        "print(p.plan_hash(p.Problem('ag_matmul', 1, 512, (1536,), (4096,), 8, 'bfloat16', "
+        "'bfloat16'), p.Plan('i', 0, 0, 1), 3))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert int(out.stdout) == _plan.plan_hash(AG, _plan.Plan("i", 0, 0, 1), 3)
+
+
+@pytest.mark.parametrize("shard, chunk", [(1, 16 << 10), (32 << 20, 1 << 20), (1 << 20, 32 << 10)])
+def test_chunk_bytes_is_a_32nd_in_whole_units(shard, chunk):
+    assert _lowering.chunk_bytes(shard) == chunk
+
+
+# ---- explain -------------------------------------------------------------------------------------
+
+
+def test_explain_folds_shapes_as_the_op_does(monkeypatch):
+    monkeypatch.setattr(_ffi, "compiled", lambda: KERNELS)
+    three = jax_flux.explain("ag_matmul", (2, 512, 4096), (4096, 1536), "bfloat16", 8)
+    assert three.implementation == "fused"
+    moved = jax_flux.explain(
+        "matmul_rs", (512, 2, 4096), (4096, 1536), "bfloat16", 8, scatter_axis=0
+    )
+    assert moved.implementation == "fused"
+
+
+def test_explain_several_weights_and_ar_take_xla():
+    shapes = ((4096, 1536), (4096, 512))
+    assert "several" in jax_flux.explain("ag_matmul", (512, 4096), shapes, "bfloat16", 8).reason
+    answer = jax_flux.explain("matmul_ar", (512, 4096), (4096, 64), "bfloat16", 8)
+    assert "matmul_ar has no fused kernel" in answer.reason
+
+
+def test_explain_on_cpu_names_the_platform():
+    answer = jax_flux.explain(
+        "ag_matmul", (512, 4096), (4096, 512), "bfloat16", 8, platform="cpu", device_kind="cpu"
+    )
+    assert "'cpu'" in answer.reason
+
+
+# ---- stats ---------------------------------------------------------------------------------------
+
+
+def call(mesh, dtype=jnp.float32, k=8, n=16, **keywords):
+    fn = jax.shard_map(
+        lambda x, w: jax_flux.ag_matmul(x, w, axis_name="tp", **keywords),
+        mesh=mesh,
+        in_specs=(P("tp"), P(None, "tp")),
+        out_specs=P(None, "tp"),
+    )
+    return fn, programs.normal(0, (16, k), dtype), programs.normal(1, (k, n), dtype)
+
+
+def test_stats_count_one_per_traced_call_site(tp8):
+    fn, x, w = call(tp8)
+    compiled = jax.jit(fn)
+    for _ in range(3):
+        compiled(x, w)
+    row = jax_flux.stats()["ag_matmul"]
+    assert (row["fused"], row["xla"]) == (0, 1)
+    assert row["reasons"] == {"dtype float32 is not one of bfloat16": 1}
+    jax_flux.stats_reset()
+    assert jax_flux.stats() == {}
+
+
+def test_stats_on_cpu_warn_nothing_and_name_the_platform(tp8):
+    fn, x, w = call(tp8, jnp.bfloat16, n=64)
+    fn(x, w)  # warnings are errors in this suite
+    (reason,) = jax_flux.stats()["ag_matmul"]["reasons"]
+    assert reason == "the mesh is on platform 'cpu', not on NVIDIA GPUs"
+
+
+# ---- the lowered custom call ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Lowering for CUDA without a GPU: the library's answers are given, nothing is registered."""
+    monkeypatch.setattr(_ffi, "installed", lambda: KERNELS)
+    monkeypatch.setattr(_ffi, "register", lambda: None)
+
+
+def cuda_text(fn, *args):
+    exported = jax.export.export(
+        jax.jit(fn), platforms=["cuda"], disabled_checks=jax_flux.export_safety_checks()
+    )(*args)
+    return exported.mlir_module()
+
+
+def attributes(text, target):
+    """One dict of attributes per custom call of ``target``."""
+    found = []
+    for body in re.findall(rf"@{target}\(.*?mhlo.backend_config = {{(.*?)}}", text):
+        row = {k: int(v) for k, v in re.findall(r"(\w+) = (-?\d+) : i64", body)}
+        row["instance"] = re.search(r'instance = "(.*?)"', body).group(1)
+        row["groups"] = [
+            int(v) for v in re.search(r"groups = dense<\[?(.*?)\]?>", body).group(1).split(",")
+        ]
+        found.append(row)
+    return found
+
+
+def test_lowering_to_cuda_emits_the_documented_attributes(kernels, mesh):
+    fn, x, w = call(mesh, jnp.bfloat16, n=64)
+    text = cuda_text(fn, x, w)
+    (row,) = attributes(text, "jax_flux_ag_matmul_v1")
+    assert set(row) == {
+        "groups",
+        "world",
+        "channel",
+        "site",
+        "plan_hash",
+        "tuning_digest",
+        "instance",
+        "chunk_bytes",
+        "sm_margin",
+        "transpose_w",
+    }
+    assert row["groups"] == list(range(8))
+    assert (row["world"], row["channel"], row["transpose_w"]) == (4, 0, 0)
+    assert "stablehlo.all_gather" not in text
+    assert re.search(r'latency_metadata = "\d+"', text)
+
+
+def test_lowering_to_cuda_lists_all_groups_of_a_tuple_axis(kernels, mesh):
+    fn = jax.shard_map(
+        lambda x: _internal.all_gather_copy(x, ("tp", "dp"), channel=3),
+        mesh=mesh,
+        in_specs=P(("tp", "dp")),
+        out_specs=P(),
+        check_vma=False,
+    )
+    (row,) = attributes(cuda_text(fn, jnp.ones((16, 4))), "jax_flux_all_gather_copy_v1")
+    assert row["groups"] == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert (row["world"], row["channel"], row["instance"]) == (8, 3, "all_gather_copy")
+
+
+def test_lowering_to_cuda_unsupported_dtype_takes_xla(kernels, mesh):
+    fn, x, w = call(mesh)
+    text = cuda_text(fn, x, w)
+    assert "jax_flux" not in re.sub(r"loc\(.*|#loc.*", "", text)
+    assert "stablehlo.all_gather" in text
+
+
+def test_lowering_to_cuda_backward_is_the_mirrored_kernel(kernels, mesh):
+    fn, x, w = call(mesh, jnp.bfloat16, n=64)
+    loss = lambda x, w: fn(x, w).astype(jnp.float32).sum()
+    text = cuda_text(jax.grad(loss, (0, 1)), x, w)
+    (row,) = attributes(text, "jax_flux_matmul_rs_v1")
+    assert row["transpose_w"] == 1
+    assert "stablehlo.reduce_scatter" not in text
+
+
+def test_call_sites_differ_within_a_program_and_agree_between_traces(kernels, mesh):
+    fn, x, w = call(mesh, jnp.bfloat16, n=64)
+    deep, deep_x, deep_w = call(mesh, jnp.bfloat16, k=16, n=64)
+    program = lambda x, w, deep_x, deep_w: (fn(x, w), deep(deep_x, deep_w), fn(x + 1, w))
+    trace = lambda: attributes(cuda_text(program, x, w, deep_x, deep_w), "jax_flux_ag_matmul_v1")
+    first = trace()
+    cuda_text(fn, x, w)  # another program in between changes nothing
+    assert first == trace()
+    # Equal equations share one cached lowering, and with it a site: they run in program order.
+    assert [row["plan_hash"] for row in first].count(first[0]["plan_hash"]) == 2
+    assert len({row["site"] for row in first}) == len({row["plan_hash"] for row in first}) == 2
+
+
+def abstract(implementation):
+    """A program whose mesh does not say what devices it is for: only the lowering knows."""
+    mesh = jax.sharding.AbstractMesh(
+        (2, 4), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2
+    )
+    fn, *_ = call(mesh, implementation=implementation)
+    shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
+    return jax.jit(fn).trace(shape(16, 8), shape(8, 64))
+
+
+@pytest.mark.parametrize(
+    "platform, answer, reason",
+    [
+        ("cpu", KERNELS, "the program is lowered for cpu, not for CUDA"),
+        ("cuda", Installed(problem="no library here"), "no library here"),
+    ],
+)
+def test_lowering_with_fused_demanded_in_vain_says_why(platform, answer, reason, monkeypatch):
+    monkeypatch.setattr(_ffi, "installed", lambda: answer)
+    with pytest.raises(jax_flux.errors.ImplementationError, match=reason):
+        abstract("fused").lower(lowering_platforms=(platform,))
+
+
+def test_lowering_without_a_library_falls_back_to_xla(monkeypatch):
+    monkeypatch.setattr(_ffi, "installed", lambda: Installed(problem="no library here"))
+    text = abstract(None).lower(lowering_platforms=("cuda",)).as_text()
+    assert "all_gather" in text
+    assert "custom_call" not in text
+
+
+def test_lowering_keeps_the_choice_for_cuda_of_a_program_traced_without_devices(kernels):
+    text = abstract(None).lower(lowering_platforms=("cuda",)).as_text()
+    assert "jax_flux_ag_matmul_v1" in text
