@@ -39,12 +39,12 @@ struct Policies<Tile, GemmOp::kMatmulRs> {
 template <class Tile, GemmOp kOp>
 GemmInstance DescribeGemm(const char* name) {
   using Seams = Policies<Tile, kOp>;
-  const auto function = GemmSm90<Tile, typename Seams::Schedule, typename Seams::Gate,
-                                 typename Seams::Sink, typename Seams::Pusher,
-                                 kOp != GemmOp::kPlain>;
+  const auto function =
+      GemmSm90<Tile, typename Seams::Schedule, typename Seams::Gate, typename Seams::Sink,
+               typename Seams::Pusher, kOp != GemmOp::kPlain>;
   GemmInstance instance = {};
   instance.kernel.name = name;
-  instance.kernel.op = kOp == GemmOp::kPlain ? "matmul"
+  instance.kernel.op = kOp == GemmOp::kPlain      ? "plain"
                        : kOp == GemmOp::kAgMatmul ? "ag_matmul"
                                                   : "matmul_rs";
   instance.kernel.dtype = "bf16";
@@ -54,9 +54,7 @@ GemmInstance DescribeGemm(const char* name) {
   instance.kernel.tile[2] = kTileK;
   instance.kernel.cluster[0] = Tile::kClusterM;
   instance.kernel.cluster[1] = Tile::kClusterN;
-  instance.kernel.transport = kOp == GemmOp::kAgMatmul   ? "push"
-                              : kOp == GemmOp::kMatmulRs ? "store"
-                                                         : "none";
+  instance.kernel.transport = "tma";
   instance.kernel.function = reinterpret_cast<const void*>(function);
   instance.kernel.threads = kThreads;
   instance.kernel.dynamic_shared_bytes = static_cast<int>(sizeof(SharedMemory<Tile>));

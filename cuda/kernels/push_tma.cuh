@@ -34,6 +34,8 @@ struct EntryPush {
 struct ShardPush {
   template <class Tile>
   __device__ static void Run(const GemmParams& params, SharedMemory<Tile>& smem) {
+    // A later launch of the call multiplies what the first has brought.
+    if (!params.call.first_launch) return;
     EntryPush::Run(params, smem);
     const std::uint64_t epoch = protocol::CallEpoch<DeviceMemory>(params.call);
     const protocol::ChunkGrid& chunks = params.chunks;
