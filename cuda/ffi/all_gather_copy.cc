@@ -36,8 +36,8 @@ Expected<Problem> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::AnyBuffer& 
   const std::int64_t world = site.value().world;
   const auto in = x.dimensions();
   const auto out = y.dimensions();
-  if (in.size() != 3 || out.size() != 4 || out[0] != in[0] || out[1] != world ||
-      out[2] != in[1] || out[3] != in[2] || x.element_type() != y.element_type()) {
+  if (in.size() != 3 || out.size() != 4 || out[0] != in[0] || out[1] != world || out[2] != in[1] ||
+      out[3] != in[2] || x.element_type() != y.element_type()) {
     return Status(Code::kInvalidArgument,
                   Format("all_gather_copy: x is %s and y %s for %lld ranks; y must be [b, W, m, k] "
                          "of x's dtype for x[b, m, k].",
@@ -60,16 +60,20 @@ Expected<Problem> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::AnyBuffer& 
   const std::uint64_t chunks = (units + chunk_units - 1) / chunk_units * batch;
   const auto limit = static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max());
   if (units > limit || chunks * static_cast<std::uint64_t>(world) > limit) {
-    return Status(Code::kInvalidArgument,
-                  Format("all_gather_copy: x is %s, cut into %llu chunks of %lld bytes; W times that "
-                         "must stay below 2^31. Use larger chunks.",
-                         Describe(x).c_str(), static_cast<unsigned long long>(chunks),
-                         static_cast<long long>(chunk_bytes)));
+    return Status(
+        Code::kInvalidArgument,
+        Format("all_gather_copy: x is %s, cut into %llu chunks of %lld bytes; W times that "
+               "must stay below 2^31. Use larger chunks.",
+               Describe(x).c_str(), static_cast<unsigned long long>(chunks),
+               static_cast<long long>(chunk_bytes)));
   }
-  args.chunks = {static_cast<std::int32_t>(batch), static_cast<std::int32_t>(units), 1,
+  args.chunks = {static_cast<std::int32_t>(batch),
+                 static_cast<std::int32_t>(units),
+                 1,
                  static_cast<std::int32_t>(std::min<std::int64_t>(
                      chunk_units, std::max<std::int64_t>(1, static_cast<std::int64_t>(units)))),
-                 1, false};
+                 1,
+                 false};
   problem.need = {static_cast<std::int32_t>(world), args.chunks.Count(), 0,
                   args.SlotBytes() * static_cast<std::uint64_t>(world), 0};
   return problem;
@@ -92,8 +96,8 @@ xla_ffi::Error InitializeAllGatherCopy(std::int32_t device, cudaStream_t stream,
                                        xla_ffi::Dictionary attributes) {
   auto problem = Decode(x, *y, attributes);
   if (!problem.ok()) return ToError(problem.status());
-  return ToError(Initialize(problem.value().site, device, problem.value().need, communicators,
-                            stream));
+  return ToError(
+      Initialize(problem.value().site, device, problem.value().need, communicators, stream));
 }
 
 Status Enqueue(Problem& problem, int device, const xla_ffi::AnyBuffer& x,
@@ -111,8 +115,8 @@ Status Enqueue(Problem& problem, int device, const xla_ffi::AnyBuffer& x,
   return Launch(problem.site, ctas.value(), &args, stream);
 }
 
-xla_ffi::Error ExecuteAllGatherCopy(std::int32_t device, cudaStream_t stream,
-                                    xla_ffi::AnyBuffer x, xla_ffi::Result<xla_ffi::AnyBuffer> y,
+xla_ffi::Error ExecuteAllGatherCopy(std::int32_t device, cudaStream_t stream, xla_ffi::AnyBuffer x,
+                                    xla_ffi::Result<xla_ffi::AnyBuffer> y,
                                     xla_ffi::Dictionary attributes) {
   auto problem = Decode(x, *y, attributes);
   if (!problem.ok()) return ToError(problem.status());

@@ -1,7 +1,8 @@
 // Copyright 2026 The jax_flux Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python's view of the native library; importing it touches no GPU. Route: jax_flux/_ffi.py -> here.
+// Python's view of the native library; importing it touches no GPU. Route: jax_flux/_ffi.py ->
+// here.
 #include <cuda_runtime_api.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

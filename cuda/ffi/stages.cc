@@ -64,8 +64,8 @@ class ScopedDevice {
 };
 
 Status FromXla(protocol::Op op, const xla_ffi::Error& error) {
-  return Status(Code::kInternal, Format("%s: XLA gave no communicator: %s", OpName(op),
-                                        error.message().c_str()));
+  return Status(Code::kInternal,
+                Format("%s: XLA gave no communicator: %s", OpName(op), error.message().c_str()));
 }
 
 }  // namespace
@@ -190,9 +190,8 @@ Status Launch(const CallSite& site, int ctas, const void* args, cudaStream_t str
     ++(capture == cudaStreamCaptureStatusNone ? direct_launches : captured_launches);
     return Status();
   }
-  return Status(Code::kInternal,
-                Format("%s: launching %s with %d CTAs failed: %s", OpName(site.op),
-                       site.kernel->name, ctas, cudaGetErrorString(error)));
+  return Status(Code::kInternal, Format("%s: launching %s with %d CTAs failed: %s", OpName(site.op),
+                                        site.kernel->name, ctas, cudaGetErrorString(error)));
 }
 
 LaunchCounts Launches() { return {direct_launches.load(), captured_launches.load()}; }

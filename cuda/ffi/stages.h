@@ -67,9 +67,7 @@ struct CallSite {
   std::uint64_t tuning_digest;
   const kernels::Kernel* kernel;  // attribute "instance"
 
-  runtime::PlanKey Key(int device) const {
-    return {device, groups_digest, channel, plan_hash};
-  }
+  runtime::PlanKey Key(int device) const { return {device, groups_digest, channel, plan_hash}; }
 };
 
 runtime::Expected<CallSite> DecodeCallSite(protocol::Op op, const xla_ffi::Dictionary& attributes);
@@ -100,7 +98,6 @@ runtime::Expected<int> ResidentCtas(const CallSite& site, std::int64_t work);
 
 // "bf16[2, 512, 1024]"
 std::string Describe(const xla_ffi::AnyBuffer& buffer);
-
 
 // One op's handlers as module.cc registers them.
 struct Target {

@@ -11,8 +11,8 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels/all_gather_copy.h"
-#include "cuda/kernels/push.cuh"
 #include "cuda/kernels/entries.h"
+#include "cuda/kernels/push.cuh"
 #include "cuda/kernels/sync.cuh"
 
 namespace jax_flux::kernels {
@@ -106,8 +106,7 @@ __device__ std::uint32_t Claim(Shared& shared, const protocol::Call& call, Contr
 __device__ void Push(const AllGatherCopyArgs& args, Shared& shared, Mover& mover,
                      std::uint64_t epoch) {
   const protocol::Call& call = args.call;
-  const auto total =
-      static_cast<std::uint32_t>(protocol::TotalPushes(args.chunks, call.world));
+  const auto total = static_cast<std::uint32_t>(protocol::TotalPushes(args.chunks, call.world));
   const std::int32_t count = args.chunks.Count();
   for (;;) {
     const std::uint32_t ticket = Claim(shared, call, ControlWord::kPushTicket);

@@ -1,7 +1,8 @@
 // Copyright 2026 The jax_flux Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Argument of the copy-only all-gather. Route: ffi/all_gather_copy.cc fills it, the kernel reads it.
+// Argument of the copy-only all-gather. Route: ffi/all_gather_copy.cc fills it, the kernel reads
+// it.
 #ifndef JAX_FLUX_CUDA_KERNELS_ALL_GATHER_COPY_H_
 #define JAX_FLUX_CUDA_KERNELS_ALL_GATHER_COPY_H_
 
@@ -12,8 +13,8 @@
 
 namespace jax_flux::kernels {
 
-// x[b, m, k] -> y[b, W, m, k] as bytes. A plane is one batch of one rank: m * k elements. Slots hold
-// planes one after the other at `plane_pitch`, so a bulk copy may start at each.
+// x[b, m, k] -> y[b, W, m, k] as bytes. A plane is one batch of one rank: m * k elements. Slots
+// hold planes one after the other at `plane_pitch`, so a bulk copy may start at each.
 struct AllGatherCopyArgs {
   protocol::Call call;
   const std::uint8_t* x;  // [batch][plane_bytes]

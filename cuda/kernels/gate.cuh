@@ -42,8 +42,8 @@ struct ChunkGate {
   __device__ explicit ChunkGate(const GemmParams& params)
       : epoch(protocol::CallEpoch<DeviceMemory>(params.call)) {}
 
-  __device__ __forceinline__ void EnterTile(const GemmParams& params,
-                                            const protocol::TileCoord& at, std::int32_t row) {
+  __device__ __forceinline__ void EnterTile(const GemmParams& params, const protocol::TileCoord& at,
+                                            std::int32_t row) {
     if (at.segment != segment) seen = 0;
     segment = at.segment;
     batch = at.batch;

@@ -13,8 +13,8 @@ namespace jax_flux::kernels {
 namespace {
 
 constexpr std::uint64_t kElementBytes = 2;
-constexpr std::uint32_t kTileK = 64;      // tile.cuh
-constexpr std::uint32_t kBox = 64;        // rows and columns of a slot, tile.cuh
+constexpr std::uint32_t kTileK = 64;         // tile.cuh
+constexpr std::uint32_t kBox = 64;           // rows and columns of a slot, tile.cuh
 constexpr std::uint32_t kPushColumns = 256;  // tile.cuh
 
 std::uint64_t U64(std::int32_t value) { return static_cast<std::uint64_t>(value); }
@@ -106,8 +106,8 @@ void EncodeGathered(const GemmInstance& instance, const GemmProblem& p, const vo
                 half, box_width, box_rows);
   };
   encode->Add(slots(p.rank, kTileK, instance.x_load_rows), &params->x_slots);
-  TensorMapSpec source = Segmented(x, p.depth, p.rows, p.batch, 1, kPushColumns,
-                                   instance.push_rows);
+  TensorMapSpec source =
+      Segmented(x, p.depth, p.rows, p.batch, 1, kPushColumns, instance.push_rows);
   source.rank = 3;  // (k, row, batch)
   source.swizzled = false;
   encode->Add(source, &params->push_source);
@@ -132,10 +132,10 @@ std::string FillParams(const GemmInstance& instance, const GemmProblem& p, const
   if (p.op == GemmOp::kAgMatmul) EncodeGathered(instance, p, x, *call, params, &encode);
   if (p.op == GemmOp::kMatmulRs) {
     for (std::int32_t rank = 0; rank < p.world; ++rank) {
-      encode.Add(Area(call->base[rank] + call->layout.RsHalfOffset(0), p.columns, p.rows, p.batch,
-                      p.world, call->layout.RsHalfOffset(1) - call->layout.RsHalfOffset(0), kBox,
-                      kBox),
-                 &params->area[rank]);
+      encode.Add(
+          Area(call->base[rank] + call->layout.RsHalfOffset(0), p.columns, p.rows, p.batch, p.world,
+               call->layout.RsHalfOffset(1) - call->layout.RsHalfOffset(0), kBox, kBox),
+          &params->area[rank]);
     }
   }
   params->grid = Grid(instance, p, plan);
@@ -183,9 +183,9 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
   if (tiles > std::numeric_limits<std::int32_t>::max() / 2) {
     return Sentence("the number of tiles", tiles, "tickets are 32-bit");
   }
-  if (p.op == GemmOp::kAgMatmul && (plan.chunk_rows < 1 || plan.chunk_depth < 1 ||
-                                    plan.chunk_rows % instance.push_rows != 0 ||
-                                    plan.chunk_depth % static_cast<int>(kPushColumns) != 0)) {
+  if (p.op == GemmOp::kAgMatmul &&
+      (plan.chunk_rows < 1 || plan.chunk_depth < 1 || plan.chunk_rows % instance.push_rows != 0 ||
+       plan.chunk_depth % static_cast<int>(kPushColumns) != 0)) {
     return "a chunk is not a whole number of push boxes";
   }
   if (plan.raster_group < 1) return Sentence("raster_group", plan.raster_group, "at least 1");

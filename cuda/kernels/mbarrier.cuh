@@ -44,8 +44,7 @@ struct MBarrier {
 
   // Arrives and announces `bytes` of TMA writes that complete on this barrier.
   __device__ __forceinline__ void ArriveExpect(std::uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     SmemAddress(&word)),
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SmemAddress(&word)),
                  "r"(bytes)
                  : "memory");
   }

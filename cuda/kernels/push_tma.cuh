@@ -43,11 +43,10 @@ struct ShardPush {
     const std::int32_t total = protocol::TotalPushes(chunks, params.call.world);
     RingCursor<2> loads, stores;
     for (;;) {
-      const std::int32_t ticket = static_cast<std::int32_t>(protocol::ClaimTicket<DeviceMemory>(
-          params.call, protocol::ControlWord::kPushTicket));
+      const std::int32_t ticket = static_cast<std::int32_t>(
+          protocol::ClaimTicket<DeviceMemory>(params.call, protocol::ControlWord::kPushTicket));
       if (ticket >= total) break;
-      const protocol::PushCoord push =
-          protocol::PushAt(chunks, rank, params.call.world, ticket);
+      const protocol::PushCoord push = protocol::PushAt(chunks, rank, params.call.world, ticket);
       PushChunk(params, smem, push, static_cast<std::int32_t>(epoch & 1), loads, stores);
       // wait_group 0, not .read: the boxes are written at the peer before the flag is.
       bulk::WaitStores<0>();

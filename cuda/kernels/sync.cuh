@@ -4,8 +4,8 @@
 // The only home of ordering PTX. Each helper names its partner, scope and proxy. Two layers:
 //   DeviceMemory   memory policy of protocol/epoch.h (generic proxy)
 //   bulk::         mbarriers and bulk copies by TMA (async proxy)
-// Generic proxy: ordinary loads and stores. Async proxy: what TMA reads and writes. An access of one
-// proxy is ordered after an access of the other only by the fences below or by the completion
+// Generic proxy: ordinary loads and stores. Async proxy: what TMA reads and writes. An access of
+// one proxy is ordered after an access of the other only by the fences below or by the completion
 // mechanism of the bulk copy itself.
 #ifndef JAX_FLUX_CUDA_KERNELS_SYNC_CUH_
 #define JAX_FLUX_CUDA_KERNELS_SYNC_CUH_
@@ -98,7 +98,7 @@ struct DeviceMemory {
   }
 
   __device__ static __forceinline__ void Warn(const protocol::Call& call,
-                                           const protocol::Failure& failure) {
+                                              const protocol::Failure& failure) {
     // A report the host has not fetched yet says enough.
     if (Ready(&call.record->warning_ready)) return;
     Publish(&call.record->warning, &call.record->warning_ready, failure);
@@ -106,7 +106,7 @@ struct DeviceMemory {
 
   // Never returns: the trap ends the context, and the record outlives it in host memory.
   __device__ static __forceinline__ void Fail(const protocol::Call& call,
-                                           const protocol::Failure& failure) {
+                                              const protocol::Failure& failure) {
     constexpr std::uint64_t kPatienceNs = 1000000000;
     if (Exchange32(call.Control(protocol::ControlWord::kFailed), 1) == 0) {
       Publish(&call.record->fatal, &call.record->fatal_ready, failure);
@@ -141,15 +141,15 @@ __device__ inline void BarrierInit(std::uint64_t* barrier, std::uint32_t arrival
 
 // Arrives and announces `bytes` that a bulk load will complete on this mbarrier; CTA scope.
 __device__ inline void BarrierExpect(std::uint64_t* barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   SharedAddress(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 
-// Waits for phase `parity`: all announced bytes have landed and are visible to this thread. Partner:
-// Load's complete_tx (async proxy), CTA scope. No deadline: the load is of this CTA and waits for
-// nobody.
+// Waits for phase `parity`: all announced bytes have landed and are visible to this thread.
+// Partner: Load's complete_tx (async proxy), CTA scope. No deadline: the load is of this CTA and
+// waits for nobody.
 __device__ inline void BarrierWait(std::uint64_t* barrier, std::uint32_t parity) {
   asm volatile(
       "{\n"

@@ -17,7 +17,7 @@ struct TensorMapSpec {
   static constexpr int kMaxRank = 5;
   const void* base = nullptr;  // 16-byte aligned
   int rank = 0;
-  std::uint64_t extent[kMaxRank] = {};  // innermost first; that dimension is contiguous
+  std::uint64_t extent[kMaxRank] = {};        // innermost first; that dimension is contiguous
   std::uint64_t stride_bytes[kMaxRank] = {};  // [0] unused; multiples of 16
   std::uint32_t box[kMaxRank] = {};
   bool swizzled = true;  // 128-byte rows in the 128-byte swizzle, else rows as they are

@@ -34,8 +34,8 @@ struct ClaimedSchedule {
   static constexpr protocol::SegmentOrder kOrder = kOrder_;
 
   __device__ __forceinline__ std::int32_t Claim(const GemmParams& params) {
-    return static_cast<std::int32_t>(protocol::ClaimTicket<DeviceMemory>(
-        params.call, protocol::ControlWord::kTileTicket));
+    return static_cast<std::int32_t>(
+        protocol::ClaimTicket<DeviceMemory>(params.call, protocol::ControlWord::kTileTicket));
   }
 };
 
@@ -58,8 +58,7 @@ struct TicketRing {
     const std::uint32_t address = SmemAddress(&smem.ticket[cursor.slot]);
 #pragma unroll
     for (std::uint32_t rank = 0; rank < Tile::kCluster; ++rank) {
-      asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(PeerAddress(address, rank)),
-                   "r"(ticket)
+      asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(PeerAddress(address, rank)), "r"(ticket)
                    : "memory");
       // Release, cluster scope; pairs with WaitCluster in Read.
       smem.ticket_full[cursor.slot].ArriveAt(rank);

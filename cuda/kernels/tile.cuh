@@ -10,8 +10,8 @@
 #ifndef JAX_FLUX_CUDA_KERNELS_TILE_CUH_
 #define JAX_FLUX_CUDA_KERNELS_TILE_CUH_
 
-#include <cute/tensor.hpp>
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
+#include <cute/tensor.hpp>
 
 #include "cuda/kernels/mbarrier.cuh"
 #include "cutlass/bfloat16.h"
@@ -79,8 +79,7 @@ struct TileConfig {
     return kPingPong ? block * 64 : (block * 2 + stream) * 64;
   }
 
-  static constexpr auto kMajorB =
-      kTransposeW ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
+  static constexpr auto kMajorB = kTransposeW ? cute::GMMA::Major::K : cute::GMMA::Major::MN;
   using TileShape = cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>, cute::Int<kTileK>>;
   using Mma = decltype(cute::make_tiled_mma(
       cute::GMMA::ss_op_selector<Element, Element, float,
@@ -106,13 +105,13 @@ struct SharedMemory {
   alignas(1024) std::uint8_t b[Tile::kStages][Tile::kBBytes];
   alignas(1024) std::uint8_t slot[kStreams][Tile::kSlots][kBoxBytes];
   alignas(128) std::uint8_t push[2][Tile::kPushBytes > 0 ? Tile::kPushBytes : 1];
-  MBarrier full[Tile::kStages];                    // producers' TMA -> consumers
-  MBarrier empty[Tile::kStages];                   // consumers -> producers of the cluster
-  MBarrier slot_full[kStreams][Tile::kSlots];      // filler -> drainer of a slot
-  MBarrier slot_empty[kStreams][Tile::kSlots];     // drainer -> filler
-  MBarrier ticket_full[kTickets];                  // leader -> every role of its cluster
-  MBarrier ticket_empty[kTickets];                 // every role -> leader; the leader's is used
-  MBarrier push_full[2];                           // pusher's TMA -> pusher
+  MBarrier full[Tile::kStages];                 // producers' TMA -> consumers
+  MBarrier empty[Tile::kStages];                // consumers -> producers of the cluster
+  MBarrier slot_full[kStreams][Tile::kSlots];   // filler -> drainer of a slot
+  MBarrier slot_empty[kStreams][Tile::kSlots];  // drainer -> filler
+  MBarrier ticket_full[kTickets];               // leader -> every role of its cluster
+  MBarrier ticket_empty[kTickets];              // every role -> leader; the leader's is used
+  MBarrier push_full[2];                        // pusher's TMA -> pusher
   std::uint32_t ticket[kTickets];
 };
 

@@ -100,11 +100,11 @@ Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int rank, cudaStream_t 
   host_[rank] = mine;
   JAX_FLUX_RETURN_IF_CUDA_ERROR(
       cudaMemcpyAsync(device_ + rank, host_ + rank, bytes, cudaMemcpyHostToDevice, stream));
-  JAX_FLUX_RETURN_IF_ERROR(nccl.Check(
-      nccl.AllGather(device_ + rank, device_, bytes, kNcclUint8, comm, stream), comm,
-      "ncclAllGather"));
-  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(host_, device_, bytes * world_,
-                                                cudaMemcpyDeviceToHost, stream));
+  JAX_FLUX_RETURN_IF_ERROR(
+      nccl.Check(nccl.AllGather(device_ + rank, device_, bytes, kNcclUint8, comm, stream), comm,
+                 "ncclAllGather"));
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(
+      cudaMemcpyAsync(host_, device_, bytes * world_, cudaMemcpyDeviceToHost, stream));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(after_, stream));
   const double limit_s = Options::Get().timeout_s;
   auto done = Poll(after_, limit_s);

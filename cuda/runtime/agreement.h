@@ -28,8 +28,8 @@ struct AgreementRecord {
   std::uint64_t tuning_digest;
   std::uint64_t workspace_bytes;  // of the generation the plan binds
   std::uint64_t generation;       // its ordinal in the group
-  std::uint64_t status;  // runtime::Code of this rank's last step
-  char detail[128];      // its message, cut
+  std::uint64_t status;           // runtime::Code of this rank's last step
+  char detail[128];               // its message, cut
 };
 
 // Empty when all agree; else a sentence that names ranks and both values. The same on every rank.

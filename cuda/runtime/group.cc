@@ -103,8 +103,7 @@ Status Group::InitOnce(const PlanRequest& request) {
     int count = 0;
     JAX_FLUX_RETURN_IF_ERROR(
         nccl_->Check(nccl_->CommUserRank(comm_, &rank_), comm_, "ncclCommUserRank"));
-    JAX_FLUX_RETURN_IF_ERROR(
-        nccl_->Check(nccl_->CommCount(comm_, &count), comm_, "ncclCommCount"));
+    JAX_FLUX_RETURN_IF_ERROR(nccl_->Check(nccl_->CommCount(comm_, &count), comm_, "ncclCommCount"));
     if (count != world_) {
       return Status(Code::kInternal,
                     Format("%s: XLA's communicator has %d ranks, the mesh axis %d.",
@@ -182,9 +181,9 @@ Expected<Generation> Group::RegisterWithDeadline(const protocol::GenerationShape
 Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cudaStream_t stream) {
   const Generation* latest = generations_.empty() ? nullptr : generations_.back().get();
   const bool fits = latest != nullptr && Fits(request.need, latest->layout.shape);
-  const auto shape = fits ? latest->layout.shape
-                          : GrownShape(request.need,
-                                       latest == nullptr ? nullptr : &latest->layout.shape);
+  const auto shape =
+      fits ? latest->layout.shape
+           : GrownShape(request.need, latest == nullptr ? nullptr : &latest->layout.shape);
   AgreementRecord record = {};
   record.library = LibraryHash();
   record.protocol = static_cast<std::uint64_t>(protocol::kProtocolVersion);
@@ -212,8 +211,7 @@ Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cud
   return static_cast<const Generation*>(generations_.back().get());
 }
 
-Expected<const Binding*> StartPlan(const PlanRequest& request, NcclComm comm,
-                                   cudaStream_t stream) {
+Expected<const Binding*> StartPlan(const PlanRequest& request, NcclComm comm, cudaStream_t stream) {
   Registry& registry = TheRegistry();
   {
     std::shared_lock<std::shared_mutex> lock(registry.mutex);

@@ -137,9 +137,11 @@ Status NcclApi::Check(int result, NcclComm comm, const char* call) const {
                        GetErrorString(result), detail == nullptr ? "" : detail));
 }
 
-Expected<std::array<std::uint8_t*, protocol::kMaxWorld>> PeerPointers(
-    const NcclApi& nccl, NcclComm comm, NcclWindow window, int rank, int world,
-    cudaStream_t stream) {
+Expected<std::array<std::uint8_t*, protocol::kMaxWorld>> PeerPointers(const NcclApi& nccl,
+                                                                      NcclComm comm,
+                                                                      NcclWindow window, int rank,
+                                                                      int world,
+                                                                      cudaStream_t stream) {
   const NcclTeam team = nccl.TeamLsa(comm);
   if (team.ranks != world || team.rank != rank) {
     return Status(
@@ -172,8 +174,7 @@ Expected<std::array<std::uint8_t*, protocol::kMaxWorld>> PeerPointers(
                          VersionText(nccl.version).c_str(), head.lsa_rank, head.world_rank, rank));
   }
   for (int peer = 0; peer < world; ++peer) {
-    base[peer] = head.lsa_flat_base +
-                 ((static_cast<std::uint64_t>(peer) * head.stride_4g) << 32);
+    base[peer] = head.lsa_flat_base + ((static_cast<std::uint64_t>(peer) * head.stride_4g) << 32);
   }
   return base;
 }

@@ -66,9 +66,11 @@ int LoadedNcclVersion();
 std::string JudgeNcclVersion(int version);
 
 // Addresses of every rank's window memory as this device sees them, [world].
-Expected<std::array<std::uint8_t*, protocol::kMaxWorld>> PeerPointers(
-    const NcclApi& nccl, NcclComm comm, NcclWindow window, int rank, int world,
-    cudaStream_t stream);
+Expected<std::array<std::uint8_t*, protocol::kMaxWorld>> PeerPointers(const NcclApi& nccl,
+                                                                      NcclComm comm,
+                                                                      NcclWindow window, int rank,
+                                                                      int world,
+                                                                      cudaStream_t stream);
 
 }  // namespace jax_flux::runtime
 

@@ -68,23 +68,23 @@ class [[nodiscard]] Expected {
 }  // namespace jax_flux::runtime
 
 // Evaluates a Status and returns it from the calling function unless it is ok.
-#define JAX_FLUX_RETURN_IF_ERROR(expression)                                  \
-  do {                                                                        \
-    if (::jax_flux::runtime::Status status_ = (expression); !status_.ok()) {  \
-      return status_;                                                         \
-    }                                                                         \
+#define JAX_FLUX_RETURN_IF_ERROR(expression)                                 \
+  do {                                                                       \
+    if (::jax_flux::runtime::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                                        \
+    }                                                                        \
   } while (false)
 
 // Evaluates a CUDA runtime call; returns a Status that names the call unless it succeeded.
-#define JAX_FLUX_RETURN_IF_CUDA_ERROR(expression)                                               \
-  do {                                                                                          \
-    if (cudaError_t error_ = (expression); error_ != cudaSuccess) {                             \
-      return ::jax_flux::runtime::Status(                                                       \
-          error_ == cudaErrorMemoryAllocation ? ::jax_flux::runtime::Code::kResourceExhausted   \
-                                              : ::jax_flux::runtime::Code::kInternal,           \
-          ::jax_flux::runtime::Format("jax_flux: %s failed: %s", #expression,                   \
-                                      cudaGetErrorString(error_)));                             \
-    }                                                                                           \
+#define JAX_FLUX_RETURN_IF_CUDA_ERROR(expression)                                             \
+  do {                                                                                        \
+    if (cudaError_t error_ = (expression); error_ != cudaSuccess) {                           \
+      return ::jax_flux::runtime::Status(                                                     \
+          error_ == cudaErrorMemoryAllocation ? ::jax_flux::runtime::Code::kResourceExhausted \
+                                              : ::jax_flux::runtime::Code::kInternal,         \
+          ::jax_flux::runtime::Format("jax_flux: %s failed: %s", #expression,                 \
+                                      cudaGetErrorString(error_)));                           \
+    }                                                                                         \
   } while (false)
 
 #endif  // JAX_FLUX_CUDA_RUNTIME_STATUS_H_

@@ -114,13 +114,15 @@ std::string Sentence(const protocol::Failure& failure) {
   switch (failure.kind) {
     case FailureKind::kLate:
       return Format(
-          "jax_flux: %s: rank %d has waited %.1f s for %s (call %llu expected, %llu seen; call site "
+          "jax_flux: %s: rank %d has waited %.1f s for %s (call %llu expected, %llu seen; call "
+          "site "
           "%#llx). Still waiting: compilation, checkpoints and debuggers make ranks late.",
           op, failure.rank, seconds, What(failure).c_str(), u64(failure.expected),
           u64(failure.seen), u64(failure.site));
     case FailureKind::kTimeout:
       return Format(
-          "jax_flux: %s: rank %d gave up after %.1f s waiting for %s (call %llu expected, %llu seen; "
+          "jax_flux: %s: rank %d gave up after %.1f s waiting for %s (call %llu expected, %llu "
+          "seen; "
           "call site %#llx). That rank is stuck, has failed, or runs another program; "
           "JAX_FLUX_TIMEOUT_S sets the limit.",
           op, failure.rank, seconds, What(failure).c_str(), u64(failure.expected),
@@ -134,7 +136,8 @@ std::string Sentence(const protocol::Failure& failure) {
           u64(failure.expected));
     case FailureKind::kConcurrentUse:
       return Format(
-          "jax_flux: %s: call site %#llx started on rank %d while call site %#llx was running on the "
+          "jax_flux: %s: call site %#llx started on rank %d while call site %#llx was running on "
+          "the "
           "same channel. Give calls that run at the same time different channel= numbers.",
           op, u64(failure.site), failure.rank, u64(failure.peer_site));
     case FailureKind::kNone:
