@@ -24,6 +24,7 @@ import jax_flux
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 ROOMS = ("jax_flux", "cuda", "bazel", "tests", "examples", "benchmarks", "docs", "tools")
+SOURCES = (".py", ".cc", ".h", ".bzl", ".sh")
 FENCE = re.compile(r"^```(\S*)[ ]*(.*)\n((?:.*\n)*?)^```[ ]*$", re.MULTILINE)
 DEADLINE_S = 180
 
@@ -123,3 +124,15 @@ def test_files_that_a_document_names_exist(path):
 def test_public_names_that_a_document_uses_exist(path):
     names = set(re.findall(r"`jax_flux\.([A-Za-z]\w*)", prose(path)))
     assert [name for name in sorted(names) if not hasattr(jax_flux, name)] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_ids(DOCUMENTS))
+def test_our_environment_variables_that_a_document_names_exist(path):
+    code = [ROOT / "Makefile"]
+    for room in ROOMS:
+        code += [file for file in (ROOT / room).rglob("*") if file.suffix in SOURCES]
+    known = set()
+    for file in code:
+        if file != Path(__file__):
+            known |= set(re.findall(r"JAX_FLUX_[A-Z_]+", file.read_text()))
+    assert set(re.findall(r"JAX_FLUX_[A-Z_]+", path.read_text())) <= known
