@@ -22,7 +22,7 @@ namespace {
 
 nb::dict Registrations() {
   nb::dict targets;
-  for (const Target& target : {AllGatherCopyTarget()}) {
+  for (const Target& target : {AllGatherCopyTarget(), AgMatmulTarget(), MatmulRsTarget()}) {
     nb::dict stages;
     stages["instantiate"] = nb::capsule(reinterpret_cast<void*>(target.instantiate));
     stages["prepare"] = nb::capsule(reinterpret_cast<void*>(target.prepare));

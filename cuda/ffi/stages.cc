@@ -185,13 +185,17 @@ Expected<const runtime::Binding*> Started(const CallSite& site, int device) {
 Status Launch(const CallSite& site, int ctas, const void* args, cudaStream_t stream) {
   const cudaError_t error = kernels::Launch(*site.kernel, ctas, args, stream);
   if (error == cudaSuccess) {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    cudaStreamIsCapturing(stream, &capture);
-    ++(capture == cudaStreamCaptureStatusNone ? direct_launches : captured_launches);
+    CountLaunch(stream);
     return Status();
   }
   return Status(Code::kInternal, Format("%s: launching %s with %d CTAs failed: %s", OpName(site.op),
                                         site.kernel->name, ctas, cudaGetErrorString(error)));
+}
+
+void CountLaunch(cudaStream_t stream) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(stream, &capture);
+  ++(capture == cudaStreamCaptureStatusNone ? direct_launches : captured_launches);
 }
 
 LaunchCounts Launches() { return {direct_launches.load(), captured_launches.load()}; }

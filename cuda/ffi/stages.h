@@ -86,6 +86,9 @@ runtime::Expected<const runtime::Binding*> Started(const CallSite& site, int dev
 // The last word of execute.
 runtime::Status Launch(const CallSite& site, int ctas, const void* args, cudaStream_t stream);
 
+// Called after every kernel launch of a handler.
+void CountLaunch(cudaStream_t stream);
+
 // Launches of this process so far. A graph's replay launches without us: tests see it by the count.
 struct LaunchCounts {
   std::int64_t direct;

@@ -10,6 +10,8 @@
 namespace jax_flux::ffi {
 
 Target AllGatherCopyTarget();  // all_gather_copy.cc
+Target AgMatmulTarget();       // ag_matmul.cc
+Target MatmulRsTarget();       // matmul_rs.cc
 
 }  // namespace jax_flux::ffi
 

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "cuda/kernels/entries.h"
+#include "cuda/kernels/gemm.h"
 
 namespace jax_flux::kernels {
 namespace {
@@ -15,9 +16,11 @@ constexpr int kMaxDevices = 64;
 }  // namespace
 
 const std::vector<Kernel>& Kernels() {
-  static const auto* kernels = new std::vector<Kernel>{
-      AllGatherCopyKernelEntry(),
-  };
+  static const auto* kernels = [] {
+    auto* rows = new std::vector<Kernel>{AllGatherCopyKernelEntry()};
+    for (const GemmInstance& instance : GemmInstances()) rows->push_back(instance.kernel);
+    return rows;
+  }();
   return *kernels;
 }
 

@@ -1,0 +1,158 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cuda/ffi/gemm_call.h"
+
+#include <limits>
+#include <sstream>
+
+#include "cuda/runtime/watchdog.h"
+
+namespace jax_flux::ffi {
+namespace {
+
+using runtime::Code;
+using runtime::Expected;
+using runtime::Format;
+using runtime::OpName;
+using runtime::Status;
+
+constexpr std::uintptr_t kTmaAlignment = 16;
+
+std::int32_t I32(std::int64_t value) { return static_cast<std::int32_t>(value); }
+
+std::string Shape(const std::vector<std::int64_t>& dimensions) {
+  std::ostringstream text;
+  const char* separator = "[";
+  for (const std::int64_t size : dimensions) {
+    text << separator << size;
+    separator = ", ";
+  }
+  text << "]";
+  return text.str();
+}
+
+Status CannotRun(const GemmCall& call, const kernels::GemmProblem& problem) {
+  const std::string rule = CanRun(*call.instance, problem, call.Plan(problem));
+  if (rule.empty()) return Status();
+  return Status(Code::kInvalidArgument,
+                Format("%s: b = %d, W = %d, m = %d, n = %d, k = %d with kernel %s: %s. Pass "
+                       "implementation=None to let the planner choose, or \"xla\".",
+                       OpName(call.site.op), problem.batch, problem.world, problem.rows,
+                       problem.columns, problem.depth, call.instance->kernel.name, rule.c_str()));
+}
+
+Status CheckAligned(const GemmCall& call, const char* name, const void* pointer) {
+  if (reinterpret_cast<std::uintptr_t>(pointer) % kTmaAlignment == 0) return Status();
+  return Status(Code::kInternal,
+                Format("%s: XLA put %s at %p, and TMA reads from multiples of %zu bytes. Pass "
+                       "implementation=\"xla\" at this call.",
+                       OpName(call.site.op), name, pointer, kTmaAlignment));
+}
+
+}  // namespace
+
+kernels::GemmProblem GemmCall::Problem(kernels::GemmOp op, std::int64_t batch, std::int64_t rows,
+                                       std::int64_t columns, std::int64_t depth) const {
+  kernels::GemmProblem problem = {};
+  problem.op = alone() ? kernels::GemmOp::kPlain : op;
+  problem.transpose_w = transpose_w;
+  problem.world = I32(site.world);
+  problem.batch = I32(batch);
+  problem.rows = I32(rows);
+  problem.columns = I32(columns);
+  problem.depth = I32(depth);
+  return problem;
+}
+
+kernels::GemmPlan GemmCall::Plan(const kernels::GemmProblem& problem) const {
+  kernels::GemmPlan plan = kernels::DefaultPlan(*instance, problem);
+  if (raster_group > 0) plan.raster_group = I32(raster_group);
+  if (chunk_rows > 0) plan.chunk_rows = I32(chunk_rows);
+  if (chunk_depth > 0) plan.chunk_depth = I32(chunk_depth);
+  if (depth_outer >= 0) plan.depth_outer = depth_outer != 0;
+  plan.sm_margin = I32(site.sm_margin);
+  return plan;
+}
+
+Expected<GemmCall> DecodeGemmCall(protocol::Op op, const xla_ffi::Dictionary& attributes) {
+  auto site = DecodeCallSite(op, attributes);
+  if (!site.ok()) return site.status();
+  GemmCall call = {};
+  call.site = site.value();
+  call.instance = kernels::FindGemm(call.site.kernel->name);
+  if (call.instance == nullptr) {
+    return Status(Code::kInvalidArgument,
+                  Format("%s: kernel %s is no GEMM.", OpName(op), call.site.kernel->name));
+  }
+  call.transpose_w = AttributeOr(attributes, "transpose_w", 0) != 0;
+  call.raster_group = AttributeOr(attributes, "raster_group", 0);
+  call.chunk_rows = AttributeOr(attributes, "chunk_rows", 0);
+  call.chunk_depth = AttributeOr(attributes, "chunk_depth", 0);
+  call.depth_outer = AttributeOr(attributes, "depth_outer", -1);
+  return call;
+}
+
+Expected<Weight> DecodeWeight(const GemmCall& call, const xla_ffi::AnyBuffer& w) {
+  const auto size = w.dimensions();
+  if (size.size() != 2 || w.element_type() != xla_ffi::BF16) {
+    return Status(Code::kInvalidArgument, Format("%s: w is %s; it must be a bf16 matrix.",
+                                                 OpName(call.site.op), Describe(w).c_str()));
+  }
+  return call.transpose_w ? Weight{size[0], size[1]} : Weight{size[1], size[0]};
+}
+
+Status CheckBuffer(const GemmCall& call, const char* name, const xla_ffi::AnyBuffer& buffer,
+                   const std::vector<std::int64_t>& dimensions, const char* rule) {
+  const auto actual = buffer.dimensions();
+  bool fits = actual.size() == dimensions.size() && buffer.element_type() == xla_ffi::BF16;
+  for (std::size_t i = 0; fits && i < dimensions.size(); ++i) {
+    fits = actual[i] == dimensions[i] && actual[i] <= std::numeric_limits<std::int32_t>::max();
+  }
+  if (fits) return Status();
+  return Status(Code::kInvalidArgument,
+                Format("%s: %s is %s for %lld ranks; %s, here bf16%s.", OpName(call.site.op), name,
+                       Describe(buffer).c_str(), static_cast<long long>(call.site.world), rule,
+                       Shape(dimensions).c_str()));
+}
+
+xla_ffi::Error InstantiateGemm(protocol::Op op, const xla_ffi::Dictionary& attributes) {
+  return ToError(DecodeGemmCall(op, attributes).status());
+}
+
+xla_ffi::Error PrepareGemm(protocol::Op op, std::int32_t device, CommunicatorContext& communicators,
+                           const xla_ffi::Dictionary& attributes) {
+  auto call = DecodeGemmCall(op, attributes);
+  if (!call.ok()) return ToError(call.status());
+  return ToError(Prepare(call.value().site, device, communicators));
+}
+
+Status InitializeGemm(const GemmCall& call, int device, const kernels::GemmProblem& problem,
+                      CommunicatorContext& communicators, cudaStream_t stream) {
+  JAX_FLUX_RETURN_IF_ERROR(CannotRun(call, problem));
+  if (call.alone()) return Status();
+  const auto need = kernels::GemmNeeds(*call.instance, problem, call.Plan(problem));
+  return Initialize(call.site, device, need, communicators, stream);
+}
+
+Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
+                   kernels::GemmProblem problem, const GemmLaunch& launch, cudaStream_t stream) {
+  JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "x", launch.x));
+  JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "w", launch.w));
+  JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "the result", launch.y));
+  protocol::Call kernel_call = {};
+  if (binding != nullptr) {
+    problem.rank = binding->rank;
+    kernel_call = binding->MakeCall(call.site.op, call.site.site, launch.first, launch.last);
+  }
+  const std::string error =
+      kernels::LaunchGemm(*call.instance, problem, call.Plan(problem), launch.x, launch.w, launch.y,
+                          binding != nullptr ? &kernel_call : nullptr, stream);
+  if (!error.empty()) {
+    return Status(Code::kInternal, Format("%s: %s", OpName(call.site.op), error.c_str()));
+  }
+  CountLaunch(stream);
+  return Status();
+}
+
+}  // namespace jax_flux::ffi

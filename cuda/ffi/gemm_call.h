@@ -1,0 +1,73 @@
+// Copyright 2026 The jax_flux Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the handlers of the GEMMs share: attributes -> instance and plan, buffers -> shapes, launch.
+// Route: ag_matmul.cc, matmul_rs.cc -> here -> stages.h (plan, workspace) and kernels/gemm.h.
+//
+// Attributes beyond those of stages.h, all int64: transpose_w, and raster_group, chunk_rows,
+// chunk_depth, depth_outer, for which 0 (-1 for depth_outer) means the library's own choice. That
+// choice depends on shapes and instance alone, so ranks of one library version agree on it.
+//
+// A group of one rank runs the plain kernel: no communicator, no workspace.
+#ifndef JAX_FLUX_CUDA_FFI_GEMM_CALL_H_
+#define JAX_FLUX_CUDA_FFI_GEMM_CALL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "cuda/ffi/stages.h"
+#include "cuda/kernels/gemm.h"
+
+namespace jax_flux::ffi {
+
+struct GemmCall {
+  CallSite site;
+  const kernels::GemmInstance* instance;
+  bool transpose_w;
+  std::int64_t raster_group, chunk_rows, chunk_depth, depth_outer;
+
+  bool alone() const { return site.world == 1; }
+  kernels::GemmProblem Problem(kernels::GemmOp op, std::int64_t batch, std::int64_t rows,
+                               std::int64_t columns, std::int64_t depth) const;
+  kernels::GemmPlan Plan(const kernels::GemmProblem& problem) const;
+};
+
+runtime::Expected<GemmCall> DecodeGemmCall(protocol::Op op, const xla_ffi::Dictionary& attributes);
+
+// A matrix w[k, n], or [n, k] when transposed, of bf16.
+struct Weight {
+  std::int64_t columns;
+  std::int64_t depth;
+};
+runtime::Expected<Weight> DecodeWeight(const GemmCall& call, const xla_ffi::AnyBuffer& w);
+
+// InvalidArgument in words unless `buffer` is bf16 with these dimensions and extents below 2^31.
+runtime::Status CheckBuffer(const GemmCall& call, const char* name,
+                            const xla_ffi::AnyBuffer& buffer,
+                            const std::vector<std::int64_t>& dimensions, const char* rule);
+
+// The stages of all GEMMs that follow from the attributes alone.
+xla_ffi::Error InstantiateGemm(protocol::Op op, const xla_ffi::Dictionary& attributes);
+xla_ffi::Error PrepareGemm(protocol::Op op, std::int32_t device, CommunicatorContext& communicators,
+                           const xla_ffi::Dictionary& attributes);
+
+// Checks that the instance can run `problem`, then agrees and binds; `problem` of rank 0.
+runtime::Status InitializeGemm(const GemmCall& call, int device,
+                               const kernels::GemmProblem& problem,
+                               CommunicatorContext& communicators, cudaStream_t stream);
+
+// One launch. The first and the last of a call frame its epoch.
+struct GemmLaunch {
+  const void* x;
+  const void* w;
+  void* y;
+  bool first;
+  bool last;
+};
+runtime::Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
+                            kernels::GemmProblem problem, const GemmLaunch& launch,
+                            cudaStream_t stream);
+
+}  // namespace jax_flux::ffi
+
+#endif  // JAX_FLUX_CUDA_FFI_GEMM_CALL_H_
