@@ -41,13 +41,13 @@ struct ReduceScatterSink {
   static constexpr bool kReduces = true;
 };
 
-// Address of this lane's row for the stmatrix/ldmatrix that covers 16 rows x 16 columns number
-// `quarter` of a slot: matrices 0, 1 are rows 0-7, 8-15 of the left 8 columns, 2, 3 of the right.
-__device__ __forceinline__ std::uint32_t FragmentAddress(std::uint32_t slot, int quarter) {
+// Offset in a slot of this lane's row for a stmatrix or ldmatrix of 16 x 16: matrices 0, 1 are rows
+// 0-7, 8-15 of the left 8 columns, 2, 3 of the right. Later columns flip bits 5 and 6, which in the
+// 128-byte swizzle belong to the column alone: column group q of 16 is at offset ^ (q << 5).
+__device__ __forceinline__ std::uint32_t FragmentOffset() {
   const int lane = threadIdx.x % 32;
   const int row = (threadIdx.x / 32 % 4) * 16 + lane % 16;
-  const int chunk = quarter * 2 + lane / 16;  // of 16 bytes
-  return slot + row * 128 + ((chunk ^ (row & 7)) << 4);
+  return row * 128 + ((lane / 16 ^ (row & 7)) << 4);
 }
 
 __device__ __forceinline__ std::uint32_t PackBf16(float low, float high) {
@@ -61,6 +61,7 @@ template <class Tile>
 struct SlotWriter {
   SharedMemory<Tile>& smem;
   int stream;
+  std::uint32_t fragment = FragmentOffset();
   RingCursor<Tile::kSlots> cursor;
 
   __device__ SlotWriter(SharedMemory<Tile>& shared, int stream_idx)
@@ -80,7 +81,7 @@ struct SlotWriter {
       for (int column = 0; column < Tile::kColumnBoxes; ++column) {
         // The mover has seen the slot's last store read it (wait_group.read) and arrived.
         smem.slot_empty[stream][cursor.slot].Wait(cursor.EmptyParity(), "free slot");
-        const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.slot]);
+        const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.slot]) + fragment;
 #pragma unroll
         for (int quarter = 0; quarter < 4; ++quarter) {
           const int j = column * 8 + quarter * 2;
@@ -88,7 +89,7 @@ struct SlotWriter {
             return PackBf16(acc(cute::make_coord(0, row_half, group), block, 0),
                             acc(cute::make_coord(1, row_half, group), block, 0));
           };
-          const std::uint32_t address = FragmentAddress(slot, quarter);
+          const std::uint32_t address = slot ^ (quarter << 5);
           asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                            address),
                        "r"(pair(0, j)), "r"(pair(1, j)), "r"(pair(0, j + 1)), "r"(pair(1, j + 1))
@@ -113,13 +114,13 @@ struct SlotWriter {
         for (int column = 0; column < Tile::kColumnBoxes; ++column) {
           // Pairs with the TMA load of FetchPartials; its bytes complete on this barrier.
           smem.slot_full[stream][cursor.slot].Wait(cursor.FullParity(), "partial");
-          const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.slot]);
+          const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.slot]) + fragment;
 #pragma unroll
           for (int quarter = 0; quarter < 4; ++quarter) {
             std::uint32_t word[4];
             asm volatile("ldmatrix.sync.aligned.x4.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];"
                          : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
-                         : "r"(FragmentAddress(slot, quarter))
+                         : "r"(slot ^ (quarter << 5))
                          : "memory");
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
