@@ -43,7 +43,8 @@ class Spec:
     def mirrored(self, out_dtype: Any, *, return_gathered: bool = False) -> Spec:
         """The spec of the op that computes this one's dx: w is read the other way around.
 
-        A forced plan and a demand for "fused" bind the forward only: dx may have other sizes.
+        A forced plan and a demand for "fused" bind the forward only, as dx may have other sizes:
+        there the kernel runs wherever it can, whatever is expected to be faster.
         """
         return dataclasses.replace(
             self,
@@ -52,7 +53,9 @@ class Spec:
             transpose_w=not self.transpose_w,
             return_gathered=return_gathered,
             precision=jax.config.jax_default_matmul_precision,
-            implementation=None if self.implementation == "fused" else self.implementation,
+            implementation=(
+                _plan.PREFER if self.implementation == "fused" else self.implementation
+            ),
             config=None,
         )
 

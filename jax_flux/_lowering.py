@@ -5,7 +5,8 @@
 Attributes of every target ``jax_flux_<op>_v1`` (int64 unless said): ``groups`` (array: all groups
 of the mesh axis as logical ids, flattened row-major), ``world``, ``channel``, ``site``,
 ``plan_hash``, ``tuning_digest``, ``instance`` (string), ``chunk_bytes``, ``sm_margin``; the GEMMs
-add ``transpose_w``. Operands and results are row-major in the primitives' canonical shapes.
+add ``transpose_w``, ``raster_group``, ``chunk_rows``, ``chunk_depth``, ``depth_outer``. Operands
+and results are row-major in the primitives' canonical shapes.
 
 Invariant: the attributes are equal on all ranks. ``site`` hashes the plan and the call's ordinal
 in the module being lowered, so it does not depend on what a rank traced before. Several equations
@@ -18,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from jax_flux import _compat, _dispatch, _ffi, _plan, _topology, errors, reference
+from jax_flux import _compat, _cost, _dispatch, _ffi, _plan, _topology, errors, reference
 
 Rule = Callable[..., Any]
 COPY_INSTANCE = "all_gather_copy"
@@ -80,9 +82,36 @@ def matmul_rs(ref: Callable[..., Any]) -> Rule:
         plan = _decide(ctx, problem, params)
         if plan is None:
             return _compat.lower_function(ref)(ctx, *operands, **params)
-        return _call(ctx, "matmul_rs", problem, plan, params, list(operands))
+        ctx, pair = _one_pair(ctx, operands, params["transpose_w"])
+        return _call(ctx, "matmul_rs", problem, plan, params, pair)
 
     return rule
+
+
+def _one_pair(ctx: Any, operands: Any, transpose_w: bool) -> tuple[Any, list[Any]]:
+    """Several pairs as one, [x_1 | x_2 ..] . [w_1; w_2 ..]: one sum, one rounding, one transfer.
+
+    XLA copies x and w for it (the planner counts that), where two calls would send and round the
+    partials twice.
+    """
+    pairs = len(operands) // 2
+    if pairs == 1:
+        return ctx, list(operands)
+    k_axis = 1 if transpose_w else 0
+
+    def joined(*args: Any) -> list[Any]:
+        return [
+            jnp.concatenate(args[:pairs], axis=-1),
+            jnp.concatenate(args[pairs:], axis=k_axis),
+        ]
+
+    xs, ws = ctx.avals_in[:pairs], ctx.avals_in[pairs:]
+    depth = sum(x.shape[-1] for x in xs)
+    w_shape = (ws[0].shape[0], depth) if transpose_w else (depth, ws[0].shape[1])
+    avals = [xs[0].update(shape=(*xs[0].shape[:-1], depth)), ws[0].update(shape=w_shape)]
+    join = _compat.lower_function(joined)
+    flat = join(ctx.replace(avals_out=avals), *operands)
+    return ctx.replace(avals_in=avals), list(flat)
 
 
 def all_gather_copy(ref: Callable[..., Any]) -> Rule:
@@ -109,7 +138,7 @@ def all_gather_copy(ref: Callable[..., Any]) -> Rule:
             instance=COPY_INSTANCE,
             sm_margin=0,
             chunk_bytes=chunk_bytes(shard),
-            expected_ns=max(1, round(1e9 * shard * (params["world"] - 1) / _plan.LINK_BYTES_PER_S)),
+            expected_ns=max(1, round(1e9 * shard * (params["world"] - 1) / _cost.LINK_BYTES_PER_S)),
         )
         return _call(ctx, "all_gather_copy", problem, plan, params, [x])
 
@@ -181,6 +210,8 @@ def _call(
     )
     if "transpose_w" in params:
         attributes["transpose_w"] = np.int64(params["transpose_w"])
+        for name in ("raster_group", "chunk_rows", "chunk_depth", "depth_outer"):
+            attributes[name] = np.int64(getattr(plan, name))
     hints = {"latency_metadata": str(plan.expected_ns)}
     return _compat.ffi_custom_call(ctx, f"jax_flux_{op}_v1", operands, attributes, hints)
 

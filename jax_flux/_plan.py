@@ -17,18 +17,16 @@ import math
 import pathlib
 from typing import Any
 
-from jax_flux import _version, errors
+from jax_flux import _cost, _version, errors
 from jax_flux._config import Config
 
 IMPLEMENTATIONS = (None, "fused", "xla")
+PREFER = "fused where supported"  # internal: the backward of a call that demanded "fused"
 FUSED_OPS = ("ag_matmul", "matmul_rs")
 FUSED_DTYPES = ("bfloat16",)
 FUSED_DEVICES = ("H100", "H200", "H800", "GH200")
 TMA_ALIGN_BYTES = 16
 MAX_WORLD = 8  # cuda/protocol/base.h, kMaxWorld: one NVLink domain
-NUM_SMS = 132
-PEAK_FLOPS = 700e12  # sustained bf16, for scheduling hints only
-LINK_BYTES_PER_S = 350e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +72,21 @@ class Installed:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A fused call: the kernel instance and the integers that its handler receives."""
+    """A fused call: the kernel instance and the integers that its handler receives.
+
+    ``raster_group`` (tile rows that share a sweep over the columns), ``chunk_rows`` and
+    ``chunk_depth`` (unit of a push and its flag) are 0, and ``depth_outer`` -1, where the library
+    chooses by shapes and instance. ``chunk_bytes`` is the copy-only op's.
+    """
 
     instance: str
     sm_margin: int
     chunk_bytes: int
     expected_ns: int
+    raster_group: int = 0
+    chunk_rows: int = 0
+    chunk_depth: int = 0
+    depth_outer: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +121,8 @@ def plan(
 
     Args:
       problem: canonical sizes and dtypes.
-      implementation: the user's keyword; "fused" does not raise here, see `require_fused`.
+      implementation: the user's keyword or `PREFER`. "fused" does not raise here, see
+        `require_fused`; only None asks what is faster.
       config: parts of the plan that the user forces.
       platform: "cpu", "cuda" (or "gpu"), ...; None where the mesh does not say.
       device_kind: such as "NVIDIA H200"; None is taken as supported.
@@ -124,15 +132,17 @@ def plan(
         return Decision("xla", 'implementation="xla" was asked for')
     if problem.world == 1 and implementation is None:
         return Decision("xla", "the axis has size 1, a plain matmul")
-    reason = _structural_limit(problem)
-    if reason is not None:
-        return Decision("xla", reason, unsupported=True)
-    if not is_cuda(platform, device_kind):
+    if platform is not None and not is_cuda(platform, device_kind):
         return Decision("xla", f"the mesh is on platform {platform!r}, not on NVIDIA GPUs")
     if device_kind is not None and not any(kind in device_kind for kind in FUSED_DEVICES):
         return Decision(
             "xla", f"the kernels are for sm_90 (Hopper), not {device_kind}", unsupported=True
         )
+    reason = _structural_limit(problem)
+    if reason is not None:
+        return Decision("xla", reason, unsupported=True)
+    if platform is None:
+        return Decision("xla", "the mesh does not say what devices it is for")
     if installed is None or installed.problem is not None:
         why = installed.problem if installed else "the native library was not asked"
         return Decision("xla", str(why), unsupported=True)
@@ -141,8 +151,15 @@ def plan(
         forced = f" with {config}" if config else ""
         why = f"this library has no {problem.op} kernel for {problem.dtype} {_layout(problem)}"
         return Decision("xla", why + forced, unsupported=True)
-    best = min(candidates, key=lambda row: (_cost(problem, row, config), row.name))
-    return Decision("fused", "supported, and not expected to lose", _fill(problem, best, config))
+    margin = (config.sm_margin if config else None) or 0
+    expected, name = min((_cost.fused_ns(problem, row, margin), row.name) for row in candidates)
+    chosen = Plan(name, sm_margin=margin, chunk_bytes=0, expected_ns=max(1, round(expected)))
+    if implementation is not None:
+        return Decision("fused", "supported, and asked for", chosen)
+    reason = _slower(problem, expected)
+    if reason is not None:
+        return Decision("xla", reason)
+    return Decision("fused", "supported, and not expected to lose", chosen)
 
 
 def require_fused(op: str, decision: Decision, given: str) -> None:
@@ -170,10 +187,8 @@ def _structural_limit(p: Problem) -> str | None:
         return f"dtype {p.dtype} is not one of {', '.join(FUSED_DTYPES)}"
     if p.out_dtype != p.dtype:
         return f"the output dtype {p.out_dtype} is not the operands' {p.dtype}"
-    if len(p.n) > 1 or len(p.k) > 1:
-        return "several weights do not share one fused launch yet"
     unit = TMA_ALIGN_BYTES // 2
-    for name, size in (("k", p.k[0]), ("n", p.n[0])):
+    for name, size in (("k", sum(p.k)), *(("n", n) for n in p.n)):
         if size % unit:
             return (
                 f"{name} = {size} is not a multiple of {unit} "
@@ -205,32 +220,19 @@ def matching_instances(
     ]
 
 
-def _cost(p: Problem, row: Instance, config: Config | None) -> float:
-    """Waves of cluster tiles (padded rows counted) times the area of a tile."""
-    margin = (config.sm_margin if config else None) or 0
-    tile_m, tile_n = row.tile
-    clusters_m = math.ceil(p.m / (tile_m * row.cluster[0])) * p.world * p.batch
-    clusters_n = math.ceil(p.n[0] / (tile_n * row.cluster[1]))
-    ctas = clusters_m * clusters_n * row.cluster[0] * row.cluster[1]
-    return math.ceil(ctas / (NUM_SMS - margin)) * tile_m * tile_n
-
-
-def _fill(p: Problem, row: Instance, config: Config | None) -> Plan:
-    return Plan(
-        instance=row.name,
-        sm_margin=(config.sm_margin if config else None) or 0,
-        chunk_bytes=0,
-        expected_ns=expected_ns(p),
+def _slower(p: Problem, expected_ns: float) -> str | None:
+    """Why XLA is expected to be faster; None where it is not."""
+    if p.m < _cost.MIN_ROWS:
+        return (
+            f"{p.m} rows per rank are fewer than {_cost.MIN_ROWS}: "
+            "the kernel's tiles would be mostly padding"
+        )
+    other_ns = _cost.xla_ns(p)
+    if expected_ns <= other_ns:
+        return None
+    return (
+        f"expected to lose: about {expected_ns / 1e3:.0f} us fused, {other_ns / 1e3:.0f} us by XLA"
     )
-
-
-def expected_ns(p: Problem) -> int:
-    """Expected time of the call in ns, for XLA's latency-hiding scheduler; never used to plan."""
-    rows = p.batch * p.m * p.world
-    compute = 2.0 * rows * sum(p.n) * sum(p.k) / PEAK_FLOPS
-    itemsize = 4 if "32" in p.dtype else 2
-    moved = p.batch * p.m * (p.world - 1) * (p.k[0] if p.op == "ag_matmul" else p.n[0]) * itemsize
-    return max(1, round(1e9 * max(compute, moved / LINK_BYTES_PER_S)))
 
 
 @functools.cache

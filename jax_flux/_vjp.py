@@ -74,7 +74,7 @@ def _ag(spec: Spec, x: jax.Array, ws: Arrays) -> Arrays:
 
 
 def _ag_fwd(spec: Spec, x: jax.Array, ws: Arrays) -> tuple[Arrays, tuple[jax.Array, Arrays]]:
-    return _ag(spec, x, ws), (x, ws)
+    return ag_core(spec)(x, ws), (x, ws)
 
 
 def _ag_bwd(
@@ -109,7 +109,7 @@ def _rs(spec: Spec, xs: Arrays, ws: Arrays) -> jax.Array:
 
 
 def _rs_fwd(spec: Spec, xs: Arrays, ws: Arrays) -> tuple[jax.Array, tuple[Arrays, Arrays]]:
-    return _rs(spec, xs, ws), (xs, ws)
+    return rs_core(spec)(xs, ws), (xs, ws)
 
 
 def _rs_bwd(spec: Spec, residuals: tuple[Arrays, Arrays], dy: jax.Array) -> tuple[Arrays, Arrays]:
@@ -140,7 +140,7 @@ def _ar(spec: Spec, x: jax.Array, w: jax.Array) -> jax.Array:
 def _ar_fwd(
     spec: Spec, x: jax.Array, w: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _ar(spec, x, w), (x, w)
+    return ar_core(spec)(x, w), (x, w)
 
 
 def _ar_bwd(
@@ -170,7 +170,10 @@ def _ar_bwd(
 
 
 def _core(call: Callable[..., Any], fwd: Callable[..., Any], bwd: Callable[..., Any]) -> Core:
-    """spec -> the custom_vjp function of the operands; one per spec, so that traces are reused."""
+    """spec -> the custom_vjp function of the operands; one per spec, so that traces are reused.
+
+    A forward rule calls the core again, not the primitive, so that it can be differentiated too.
+    """
 
     @functools.cache
     def build(spec: Spec) -> Callable[..., Any]:

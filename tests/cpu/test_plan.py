@@ -83,7 +83,12 @@ def test_plan_supported_problem_runs_fused():
         (dict(problem=but(dtype="float32", out_dtype="float32")), "dtype float32", True),
         (dict(problem=but(dtype="bfloat16 and float32")), "dtype bfloat16 and float32", True),
         (dict(problem=but(out_dtype="float32")), "output dtype float32", True),
-        (dict(problem=but(n=(512, 512))), "several weights", True),
+        (dict(problem=but(n=(512, 1001))), "n = 1001 is not a multiple of 8", True),
+        (dict(problem=but(m=63)), "63 rows per rank are fewer than 64", False),
+        (dict(problem=but(return_gathered=True)), "expected to lose: about", False),
+        (dict(platform=None, device_kind=None), "does not say what devices", False),
+        (dict(platform="cpu", problem=but(dtype="float32")), "platform 'cpu'", False),
+        (dict(platform=None, problem=but(dtype="float32")), "dtype float32", True),
         (dict(problem=but(k=(1001,))), "k = 1001 is not a multiple of 8", True),
         (dict(problem=but(n=(1001,))), "n = 1001 is not a multiple of 8", True),
         (dict(device_kind="NVIDIA A100-SXM4-80GB"), "sm_90", True),
@@ -184,9 +189,11 @@ def test_explain_folds_shapes_as_the_op_does(monkeypatch):
     assert moved.implementation == "fused"
 
 
-def test_explain_several_weights_and_ar_take_xla():
+def test_explain_several_weights_share_a_plan_and_ar_takes_xla(monkeypatch):
+    monkeypatch.setattr(_ffi, "compiled", lambda: KERNELS)
     shapes = ((4096, 1536), (4096, 512))
-    assert "several" in jax_flux.explain("ag_matmul", (512, 4096), shapes, "bfloat16", 8).reason
+    several = jax_flux.explain("ag_matmul", (512, 4096), shapes, "bfloat16", 8)
+    assert several.implementation == "fused"
     answer = jax_flux.explain("matmul_ar", (512, 4096), (4096, 64), "bfloat16", 8)
     assert "matmul_ar has no fused kernel" in answer.reason
 
@@ -218,7 +225,7 @@ def test_stats_count_one_per_traced_call_site(tp8):
         compiled(x, w)
     row = jax_flux.stats()["ag_matmul"]
     assert (row["fused"], row["xla"]) == (0, 1)
-    assert row["reasons"] == {"dtype float32 is not one of bfloat16": 1}
+    assert row["reasons"] == {"the mesh is on platform 'cpu', not on NVIDIA GPUs": 1}
     jax_flux.stats_reset()
     assert jax_flux.stats() == {}
 
@@ -235,7 +242,11 @@ def test_stats_on_cpu_warn_nothing_and_name_the_platform(tp8):
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """Lowering for CUDA without a GPU: the library's answers are given, nothing is registered."""
+    """Lowering for CUDA without a GPU: the library's answers are given, nothing is registered.
+
+    The programs here are tiny, so nobody is asked what is faster.
+    """
+    monkeypatch.setattr(_plan, "_slower", lambda problem, expected_ns: None)
     monkeypatch.setattr(_ffi, "installed", lambda: KERNELS)
     monkeypatch.setattr(_ffi, "register", lambda: None)
 
@@ -275,6 +286,10 @@ def test_lowering_to_cuda_emits_the_documented_attributes(kernels, mesh):
         "chunk_bytes",
         "sm_margin",
         "transpose_w",
+        "raster_group",
+        "chunk_rows",
+        "chunk_depth",
+        "depth_outer",
     }
     assert row["groups"] == list(range(8))
     assert (row["world"], row["channel"], row["transpose_w"]) == (4, 0, 0)
@@ -309,6 +324,35 @@ def test_lowering_to_cuda_backward_is_the_mirrored_kernel(kernels, mesh):
     (row,) = attributes(text, "jax_flux_matmul_rs_v1")
     assert row["transpose_w"] == 1
     assert "stablehlo.reduce_scatter" not in text
+
+
+def test_lowering_to_cuda_several_weights_are_one_call(kernels, mesh):
+    fn = jax.shard_map(
+        lambda x, w, v: jax_flux.ag_matmul(x, (w, v), axis_name="tp"),
+        mesh=mesh,
+        in_specs=(P("tp"), P(None, "tp"), P(None, "tp")),
+        out_specs=P(None, "tp"),
+    )
+    x, w, v = (
+        programs.normal(i, s, jnp.bfloat16) for i, s in enumerate([(16, 8), (8, 64), (8, 32)])
+    )
+    text = cuda_text(fn, x, w, v)
+    assert len(attributes(text, "jax_flux_ag_matmul_v1")) == 1
+    # dx is one sum over both pairs: concatenated along k, one transfer.
+    loss = lambda *args: sum(y.astype(jnp.float32).sum() for y in fn(*args))
+    text = cuda_text(jax.grad(loss, (0, 1, 2)), x, w, v)
+    assert len(attributes(text, "jax_flux_matmul_rs_v1")) == 1
+    assert re.search(r"stablehlo.concatenate .*tensor<1x4x4x24xbf16>", text)
+    assert re.search(r"stablehlo.concatenate .*tensor<8x24xbf16>", text)
+
+
+def test_backward_of_a_demanded_kernel_is_fused_where_it_can():
+    """What is faster is asked only where nothing was demanded."""
+    slow = but(return_gathered=True)
+    assert decide(slow).implementation == "xla"
+    assert decide(slow, implementation=_plan.PREFER).implementation == "fused"
+    odd = decide(but(n=(1001,)), implementation=_plan.PREFER)
+    assert odd.implementation == "xla"
 
 
 def test_call_sites_differ_within_a_program_and_agree_between_traces(kernels, mesh):
