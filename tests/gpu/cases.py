@@ -120,13 +120,21 @@ def _wrong(y: jax.Array, run: int, shape: tuple[int, ...], dtype: Any, world: in
     )
 
 
-def _poison(mesh: Mesh, shape: tuple[int, ...], dtype: Any) -> None:
-    """Leaves other bytes where the allocator is likely to put the next result of this shape."""
+def _poison(mesh: Mesh, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A function that leaves other bytes where the allocator may put the next result of this shape.
+
+    Called between runs it compiles nothing: a new executable would evict the others' graphs.
+    """
     world = mesh.devices.size
     size = world * shape[0] * world * int(np.prod(shape[1:])) * dtype.itemsize
     sharding = NamedSharding(mesh, P(mesh.axis_names))
     fill = jax.jit(lambda: jnp.full((size,), 0xA5, jnp.uint8), out_shardings=sharding)
-    jax.block_until_ready([fill() for _ in range(3)])
+
+    def poison() -> None:
+        jax.block_until_ready([fill() for _ in range(3)])
+
+    poison()
+    return poison
 
 
 def copy_equal(
@@ -135,14 +143,16 @@ def copy_equal(
     """Executes one executable with fresh buffers; counts wrong bytes and kernel launches."""
     mesh, size, kind = _mesh(), tuple(shape), jnp.dtype(dtype)
     gather = _gather(mesh, **attributes)
+    poison = _poison(mesh, size, kind)
     before = _native().launches()
-    wrong, kept = 0, []
+    wrong, kept = 0, None
     for run in range(runs):
         x = _globals(mesh, seed + run, size, kind)
-        _poison(mesh, size, kind)
+        poison()
         y = gather(x)
         wrong += _wrong(y, seed + run, size, kind, mesh.devices.size)
-        kept.append((x, y) if run % 2 else None)  # addresses differ between the runs
+        kept = (x, y)  # alive during the next run: its buffers are other ones
+    del kept
     after = _native().launches()
     return {"wrong": wrong, **{key: after[key] - before[key] for key in after}}
 

@@ -57,7 +57,7 @@ def fresh() -> Iterator[Pool]:
     """fresh(world, env) -> `Ranks` of one test's own: for tests that break them."""
     started: list[ranks.Ranks] = []
 
-    def get(world: int, **env: str) -> ranks.Ranks:
+    def get(world: int, **env: str | list[str]) -> ranks.Ranks:
         started.append(ranks.Ranks(place(world), env))
         return started[-1]
 

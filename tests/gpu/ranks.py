@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -82,7 +83,10 @@ def _free_port() -> int:
         return port
 
 
-def _environment(placement: Placement, process: int, extra: dict[str, str]) -> dict[str, str]:
+Environment = Mapping[str, str | Sequence[str]]  # a sequence has one value per process
+
+
+def _environment(placement: Placement, process: int, extra: Environment) -> dict[str, str]:
     env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     env["JAX_PLATFORMS"] = "cuda"
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
@@ -100,7 +104,8 @@ def _environment(placement: Placement, process: int, extra: dict[str, str]) -> d
         env["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{min(0.2, 0.8 / placement.world):.3f}"
     elif placement.processes > 1:
         env["CUDA_VISIBLE_DEVICES"] = str(process)
-    for key, value in extra.items():
+    for key, values in extra.items():
+        value = values if isinstance(values, str) else values[process]
         env[key] = f"{env['XLA_FLAGS']} {value}" if key == "XLA_FLAGS" else value
     return env
 
@@ -108,7 +113,7 @@ def _environment(placement: Placement, process: int, extra: dict[str, str]) -> d
 class Ranks:
     """The running processes of one placement."""
 
-    def __init__(self, placement: Placement, env: dict[str, str] | None = None) -> None:
+    def __init__(self, placement: Placement, env: Environment | None = None) -> None:
         self.placement = placement
         self.world = placement.world
         self._logs: list[pathlib.Path] = []
@@ -243,6 +248,10 @@ class Ranks:
 
     def _broken(self, what: str, lines: int = 25) -> RanksError:
         """Ends all processes and words what happened with the ends of their logs."""
+        for child in self._processes:
+            if child.poll() is None:
+                child.send_signal(signal.SIGUSR1)  # worker.py writes its stacks to the log
+        time.sleep(0.5)
         tails = "\n".join(
             f"--- process {process} ---\n" + "\n".join(self.log(process).splitlines()[-lines:])
             for process in range(len(self._logs))

@@ -32,7 +32,7 @@ def world(request):
 def test_copy_any_shape_equal_bits(pool, world, case):
     shape, dtype, chunk_bytes, ctas = SHAPES[case]
     answers = pool(world).run(
-        "copy_equal", shape=shape, dtype=dtype, chunk_bytes=chunk_bytes, ctas=ctas, runs=3
+        "copy_equal", shape=shape, dtype=dtype, chunk_bytes=chunk_bytes, ctas=ctas, runs=4
     )
     assert [answer["wrong"] for answer in answers] == [0] * len(answers)
 

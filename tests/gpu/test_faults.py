@@ -23,9 +23,10 @@ def test_late_rank_warns_and_completes(fresh):
     assert ranks.exits(30) == [0, 0]
 
 
-@pytest.mark.parametrize("world", [2, 3], ids=["tp2", "tp3"])
-def test_missing_rank_ends_at_the_deadline(fresh, world):
-    ranks = fresh(world, JAX_FLUX_WARN_S="1", JAX_FLUX_TIMEOUT_S="4")
+@pytest.mark.parametrize("limits", [[4, 4], [4, 9, 4]], ids=["tp2", "tp3"])
+def test_missing_rank_ends_at_the_deadline(fresh, limits):
+    world = len(limits)
+    ranks = fresh(world, JAX_FLUX_WARN_S="1", JAX_FLUX_TIMEOUT_S=[str(each) for each in limits])
     assert ranks.run("call", shape=SMALL, runs=2) == [0] * world
     missing = world - 1
     calls = [("call", {"shape": SMALL})] * missing + [("idle", {})]
@@ -38,7 +39,7 @@ def test_missing_rank_ends_at_the_deadline(fresh, world):
     records = ranks.run("last_failure", errors=True)
     for rank in range(missing):
         assert re.search(
-            rf"all_gather_copy: rank {rank} gave up after 4\.\d s waiting for .*rank \d.*"
+            rf"all_gather_copy: rank {rank} gave up after {limits[rank]}\.\d s waiting for .*rank \d.*"
             "JAX_FLUX_TIMEOUT_S",
             records[rank].value,
         ), records[rank]

@@ -5,7 +5,9 @@
 Usage: python -m tests.gpu.worker PROCESS PROCESSES DEVICES PORT
 """
 
+import faulthandler
 import json
+import signal
 import sys
 import time
 import traceback
@@ -23,6 +25,7 @@ def _answer(value: Any, error: str | None, seconds: float) -> None:
 
 def main() -> None:
     process, processes, devices, port = (int(part) for part in sys.argv[1:5])
+    faulthandler.register(signal.SIGUSR1)
     import jax
 
     if processes > 1:

@@ -1,0 +1,412 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What every rank runs for the GEMMs, through the public ops: one program of many calls.
+
+One program, because compiling and starting ranks costs more than running: so mixed ops and sizes
+follow each other on one workspace anyway. Every rank computes the same float64 answers from seeds.
+Errors are returned as sums of squares (a shard's own), which the test adds over ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jax_flux
+
+BF16 = jnp.dtype(jnp.bfloat16)
+ACTIVATIONS = {None: lambda y: y, "relu": lambda y: np.maximum(y, 0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One call. ``m``, ``n``, ``k`` are per rank: x[*lead, W * m, *rest, k] for ag_matmul."""
+
+    op: str
+    m: int
+    n: tuple[int, ...]
+    k: int
+    lead: tuple[int, ...] = ()
+    rest: tuple[int, ...] = ()
+    transpose_w: bool = False
+    bias: bool = False
+    activation: str | None = None
+    implementation: str = "fused"
+
+    @classmethod
+    def parse(cls, given: dict[str, Any]) -> Case:
+        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+        return cls(**{**given, **lists})
+
+    @property
+    def gathers(self) -> bool:
+        return self.op == "ag_matmul"
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The mesh, the op's axis and the axis over which the batch is data parallel, if any."""
+
+    mesh: Mesh
+    axis: tuple[str, ...]
+    outer: tuple[str, ...]
+
+    @property
+    def world(self) -> int:
+        return int(np.prod([self.mesh.shape[name] for name in self.axis]))
+
+    @property
+    def copies(self) -> int:
+        return self.mesh.size // self.world
+
+
+def place(shape: list[int] | None, names: list[str] | None, axis: list[str] | None) -> Place:
+    devices = np.array(jax.devices())
+    names = names or ["tp"]
+    mesh = Mesh(
+        devices.reshape(shape or (devices.size,)),
+        tuple(names),
+        axis_types=(AxisType.Auto,) * len(names),
+    )
+    own = tuple(axis or names)
+    return Place(mesh, own, tuple(name for name in names if name not in own))
+
+
+# ---- operands ------------------------------------------------------------------------------------
+
+
+def shapes(case: Case, at: Place) -> tuple[list[tuple[int, ...]], list[P], list[P]]:
+    """Global shapes and specs of x, w.., bias..; specs of the results."""
+    world, axis = at.world, at.axis
+    front = (at.copies, *case.lead) if at.outer else case.lead
+    free = [at.outer, *[None] * len(case.lead)] if at.outer else [None] * len(case.lead)
+    plain = [None] * len(case.rest)
+    k = case.k if case.gathers else world * case.k
+    x = (*front, world * case.m, *case.rest, k)
+    columns = [world * n if case.gathers else n for n in case.n]
+    ws = [(n, k) if case.transpose_w else (k, n) for n in columns]
+    if case.gathers:
+        x_spec, y_spec = P(*free, axis, *plain, None), P(*free, None, *plain, axis)
+        w_spec = P(axis, None) if case.transpose_w else P(None, axis)
+        b_spec = P(axis)
+    else:
+        x_spec, y_spec = P(*free, None, *plain, axis), P(*free, axis, *plain, None)
+        w_spec = P(None, axis) if case.transpose_w else P(axis, None)
+        b_spec = P(None)
+    biases = [(n,) for n in columns] if case.bias else []
+    return (
+        [x, *ws, *biases],
+        [x_spec, *[w_spec] * len(ws), *[b_spec] * len(biases)],
+        [y_spec] * len(ws),
+    )
+
+
+@functools.cache
+def operands(case: Case, at: Place, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng((seed, case.m, case.k, *case.n))
+    sizes, _, _ = shapes(case, at)
+    depth = sizes[0][-1]
+    out = [rng.standard_normal(sizes[0], np.float32).astype(BF16)]
+    scale = np.float32(depth**-0.5)
+    for size in sizes[1:]:
+        out.append((rng.standard_normal(size, np.float32) * scale).astype(BF16))
+    return out
+
+
+def exact(case: Case, at: Place, seed: int) -> list[np.ndarray]:
+    """Results in float64."""
+    x, *rest = (a.astype(np.float64) for a in operands(case, at, seed))
+    ws, biases = rest[: len(case.n)], rest[len(case.n) :]
+    ys = [x @ (w.T if case.transpose_w else w) for w in ws]
+    if case.bias:
+        ys = [y + b for y, b in zip(ys, biases, strict=True)]
+    return [ACTIVATIONS[case.activation](y) for y in ys]
+
+
+def put(at: Place, value: np.ndarray, spec: P) -> jax.Array:
+    sharding = NamedSharding(at.mesh, spec)
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
+def put_all(cases: list[Case], at: Place, seed: int) -> list[jax.Array]:
+    return [
+        put(at, value, spec)
+        for case in cases
+        for value, spec in zip(operands(case, at, seed), shapes(case, at)[1], strict=True)
+    ]
+
+
+# ---- programs ------------------------------------------------------------------------------------
+
+
+def call(case: Case, at: Place, args: list[jax.Array], implementation: str) -> list[jax.Array]:
+    """One op inside shard_map; a single weight is passed as such, several as a tuple."""
+    x, *rest = args
+    ws, biases = rest[: len(case.n)], rest[len(case.n) :]
+    dimension = len(case.lead) + (1 if at.outer else 0)
+    keywords: dict[str, Any] = dict(
+        axis_name=at.axis if len(at.axis) > 1 else at.axis[0],
+        transpose_w=case.transpose_w,
+        implementation=implementation,
+    )
+    if not case.gathers:
+        bias = biases[0] if case.bias else None
+        y = jax_flux.matmul_rs(x, ws[0], scatter_axis=dimension, bias=bias, **keywords)
+        return [y]
+    several = len(ws) > 1
+    bias = (tuple(biases) if several else biases[0]) if case.bias else None
+    ys = jax_flux.ag_matmul(
+        x,
+        tuple(ws) if several else ws[0],
+        gather_axis=dimension,
+        bias=bias,
+        activation=case.activation,
+        **keywords,
+    )
+    return list(ys) if several else [ys]
+
+
+def split(cases: list[Case], at: Place, args: Any) -> list[list[jax.Array]]:
+    """The flat operands of a program, case by case."""
+    args, out = list(args), []
+    for case in cases:
+        count = len(shapes(case, at)[0])
+        out.append(args[:count])
+        args = args[count:]
+    return out
+
+
+def program(cases: list[Case], at: Place, implementation: str | None) -> Any:
+    """jit of all cases: (poison.., operands..) -> results; poison is donated to the results."""
+    in_specs = [spec for case in cases for spec in shapes(case, at)[1]]
+    out_specs = [spec for case in cases for spec in shapes(case, at)[2]]
+
+    def local(*args: jax.Array) -> list[jax.Array]:
+        out = []
+        for case, own in zip(cases, split(cases, at, args), strict=True):
+            out += call(case, at, own, implementation or case.implementation)
+        return out
+
+    mapped = jax.shard_map(
+        local, mesh=at.mesh, in_specs=tuple(in_specs), out_specs=out_specs, check_vma=True
+    )
+    count = len(out_specs)
+    donated = tuple(range(count))
+    return jax.jit(
+        lambda *args: mapped(*args[count:]), donate_argnums=donated, keep_unused=True
+    ), out_specs
+
+
+def poison(cases: list[Case], at: Place) -> list[jax.Array]:
+    """NaNs in the shape of each result."""
+    out = []
+    for case in cases:
+        for y, spec in zip(exact(case, at, 0), shapes(case, at)[2], strict=True):
+            out.append(put(at, np.full(y.shape, np.nan, BF16), spec))
+    return out
+
+
+def collectives(compiled: Any) -> dict[str, int]:
+    """Custom calls of ours and XLA's own collectives in a compiled program."""
+    text = compiled.as_text()
+    names = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+    own = len(re.findall(r'custom_call_target="jax_flux_', text))
+    xla = sum(len(re.findall(rf" {name}(?:-start)?\(", text)) for name in names)
+    return {"own": own, "xla": xla}
+
+
+def squares(ys: list[jax.Array], expected: list[np.ndarray]) -> list[list[float]]:
+    """Per result: squared error, squared norm, values that are no number; of the own shards."""
+    rows = []
+    for y, want in zip(ys, expected, strict=True):
+        row = [0.0, 0.0, 0.0]
+        for shard in y.addressable_shards:
+            got, ref = np.asarray(shard.data).astype(np.float64), want[shard.index]
+            row[0] += float(np.sum((got - ref) ** 2))
+            row[1] += float(np.sum(ref**2))
+            row[2] += float(np.count_nonzero(~np.isfinite(got)))
+        rows.append(row)
+    return rows
+
+
+def bits(ys: list[jax.Array]) -> list[bytes]:
+    return [np.asarray(shard.data).tobytes() for y in ys for shard in y.addressable_shards]
+
+
+def pointers(ys: list[jax.Array]) -> list[int]:
+    return [shard.data.unsafe_buffer_pointer() for y in ys for shard in y.addressable_shards]
+
+
+# ---- what the tests ask for ----------------------------------------------------------------------
+
+
+def sweep(
+    cases: list[dict[str, Any]],
+    runs: int = 8,
+    mesh: list[int] | None = None,
+    names: list[str] | None = None,
+    axis: list[str] | None = None,
+    delay_s: float = 0.02,
+) -> dict[str, Any]:
+    """Runs all cases ``runs`` times on two data sets in turns, each time another rank being late.
+
+    Every run has fresh operands and results that start as NaN. The first and the last run are
+    measured against float64, the others must repeat their bits.
+    """
+    at = place(mesh, names, axis)
+    every = [Case.parse(case) for case in cases]
+    expected = {seed: [y for case in every for y in exact(case, at, seed)] for seed in (0, 1)}
+    reference, _ = program(every, at, "xla")
+    xla = squares(reference(*poison(every, at), *put_all(every, at, 0)), expected[0])
+
+    fused, _ = program(every, at, None)
+    compiled = fused.lower(*poison(every, at), *put_all(every, at, 0)).compile()
+    launched, errors = native_launches(), []
+    seen: dict[int, list[bytes]] = {}
+    unequal, unpoisoned, kept = 0, 0, []
+    for run in range(runs):
+        args, target = put_all(every, at, run % 2), poison(every, at)
+        jax.block_until_ready((args, target))
+        addresses = pointers(target)
+        if run % at.world == jax.process_index() % at.world:
+            time.sleep(delay_s)
+        ys = compiled(*target, *args)
+        if run in (0, runs - 1):
+            errors.append(squares(ys, expected[run % 2]))
+        unpoisoned += sum(a != b for a, b in zip(addresses, pointers(ys), strict=True))
+        found = bits(ys)
+        unequal += seen.setdefault(run % 2, found) != found
+        kept.append((args, ys) if run % 3 else None)  # other addresses next time
+    after = native_launches()
+    return {
+        "xla": xla,
+        "fused": errors,
+        "unequal": unequal,
+        "unpoisoned": unpoisoned,
+        "hlo": collectives(compiled),
+        "launches": {key: after[key] - launched[key] for key in after},
+    }
+
+
+def native_launches() -> dict[str, int]:
+    from jax_flux import _native
+
+    return dict(_native.launches())
+
+
+def repeat(cases: list[dict[str, Any]], runs: int) -> int:
+    """Runs that differ in a bit from the first, compared on the device."""
+    at = place(None, None, None)
+    every = [Case.parse(case) for case in cases]
+    fused, _ = program(every, at, None)
+    args = put_all(every, at, 0)
+    first = fused(*poison(every, at), *args)
+    same = jax.jit(
+        lambda a, b: jnp.stack([jnp.array_equal(u, v) for u, v in zip(a, b, strict=True)]).all()
+    )
+    verdicts = [same(first, fused(*poison_like(first), *args)) for _ in range(runs)]
+    return sum(not bool(verdict) for verdict in verdicts)
+
+
+@jax.jit
+def poison_like(ys: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.full_like(y, jnp.nan) for y in ys]
+
+
+def gradients(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """dx and dw.. of every case, cotangents of ones' size; squared errors as `sweep` gives them."""
+    at = place(None, None, None)
+    every = [Case.parse(case) for case in cases]
+    cotangents = [
+        np.random.default_rng((7, i, j)).standard_normal(y.shape).astype(BF16)
+        for i, case in enumerate(every)
+        for j, y in enumerate(exact(case, at, 0))
+    ]
+    out_specs = [spec for case in every for spec in shapes(case, at)[2]]
+    in_specs = [spec for case in every for spec in shapes(case, at)[1]]
+    out: dict[str, Any] = {}
+    for implementation in ("xla", "fused"):
+
+        def local(*args: jax.Array, implementation: str = implementation) -> list[jax.Array]:
+            dys, primals = list(args[: len(out_specs)]), args[len(out_specs) :]
+            grads: list[jax.Array] = []
+            for case, own in zip(every, split(every, at, primals), strict=True):
+                ys, pull = jax.vjp(
+                    lambda *o, case=case: call(case, at, list(o), implementation), *own
+                )
+                grads += pull(dys[: len(ys)])
+                dys = dys[len(ys) :]
+            return grads
+
+        mapped = jax.shard_map(
+            local, mesh=at.mesh, in_specs=(*out_specs, *in_specs), out_specs=in_specs
+        )
+        dys = [put(at, c, spec) for c, spec in zip(cotangents, out_specs, strict=True)]
+        args = (*dys, *put_all(every, at, 0))
+        compiled = jax.jit(mapped).lower(*args).compile()
+        out[implementation] = squares(list(compiled(*args)), exact_gradients(every, at, cotangents))
+        text = compiled.as_text()
+        out[f"{implementation}_calls"] = {
+            op: len(re.findall(rf'custom_call_target="jax_flux_{op}_v1"', text))
+            for op in ("ag_matmul", "matmul_rs")
+        }
+    return out
+
+
+def exact_gradients(every: list[Case], at: Place, cotangents: list[np.ndarray]) -> list[np.ndarray]:
+    """dx = sum of dy w^T, dw = x^T dy over all rows, in float64."""
+    left, out = [c.astype(np.float64) for c in cotangents], []
+    for case in every:
+        x, *ws = (a.astype(np.float64) for a in operands(case, at, 0))
+        dys, left = left[: len(ws)], left[len(ws) :]
+        flat = x.reshape(-1, x.shape[-1])
+        ws = [w.T if case.transpose_w else w for w in ws]
+        out.append(sum(dy @ w.T for dy, w in zip(dys, ws, strict=True)))
+        dws = [flat.T @ dy.reshape(-1, dy.shape[-1]) for dy in dys]
+        out += [dw.T if case.transpose_w else dw for dw in dws]
+    return out
+
+
+def fallback(case: dict[str, Any]) -> dict[str, Any]:
+    """A call that no kernel can compute: what ran, why, and how "fused" complains."""
+    at = place(None, None, None)
+    one = Case.parse(case)
+    jax_flux.stats_reset()
+    launched = native_launches()
+    chosen, _ = program([dataclasses.replace(one, implementation="auto")], at, None)
+    del chosen
+    specs = shapes(one, at)
+
+    def local(*args: jax.Array, implementation: str | None = None) -> list[jax.Array]:
+        return call(one, at, list(args), implementation)  # type: ignore[arg-type]
+
+    def run(implementation: str | None) -> Any:
+        fn = functools.partial(local, implementation=implementation)
+        mapped = jax.shard_map(
+            fn, mesh=at.mesh, in_specs=tuple(specs[1]), out_specs=specs[2], check_vma=True
+        )
+        return jax.jit(mapped)(*put_all([one], at, 0))
+
+    rows = squares(run(None), exact(one, at, 0))
+    reasons = list(jax_flux.stats()[one.op]["reasons"])
+    try:
+        run("fused")
+        complaint = ""
+    except jax_flux.errors.ImplementationError as error:
+        complaint = str(error)
+    after = native_launches()
+    return {
+        "squares": rows,
+        "reasons": reasons,
+        "complaint": complaint,
+        "launches": sum(after.values()) - sum(launched.values()),
+    }
