@@ -39,8 +39,8 @@ def test_missing_rank_ends_at_the_deadline(fresh, limits):
     records = ranks.run("last_failure", errors=True)
     for rank in range(missing):
         assert re.search(
-            rf"all_gather_copy: rank {rank} gave up after {limits[rank]}\.\d s waiting for .*rank \d.*"
-            "JAX_FLUX_TIMEOUT_S",
+            rf"all_gather_copy: rank {rank} gave up after {limits[rank]}\.\d s waiting for .*"
+            r"rank \d.*JAX_FLUX_TIMEOUT_S",
             records[rank].value,
         ), records[rank]
         assert "gave up" in ranks.log(rank)
