@@ -212,27 +212,34 @@ def _links(
 
 
 def _verdict(probes: Probes, findings: Sequence[Finding], devices: tuple[Any, ...]) -> Finding:
-    """What ag_matmul would run here, by the same planner that a call asks."""
+    """What ag_matmul would run here, and whether it could run fused, by the ops' own planner."""
     world = max(2, len(devices))
-    kind = str(devices[0].device_kind) if devices else None
-    answer = probes.explain(
-        "ag_matmul",
-        X_SHAPE,
-        W_SHAPE,
-        DTYPE,
-        world,
-        platform="cuda" if devices else "cpu",
-        device_kind=kind,
-    )
+
+    def ask(implementation: str | None) -> _explain.Explanation:
+        return probes.explain(
+            "ag_matmul",
+            X_SHAPE,
+            W_SHAPE,
+            DTYPE,
+            world,
+            implementation=implementation,
+            platform="cuda" if devices else "cpu",
+            device_kind=str(devices[0].device_kind) if devices else None,
+        )
+
     call = f"ag_matmul of x {DTYPE}{list(X_SHAPE)} and w {DTYPE}{list(W_SHAPE)} over {world} ranks"
     stops = [finding for finding in findings if finding.level == STOP]
-    if answer.implementation == "fused" and not stops:
-        instance = answer.plan.instance if answer.plan else "?"
-        return Finding(OK, "verdict", f'{call} would run "fused": {answer.reason} ({instance})')
-    reason = stops[0].text if answer.implementation == "fused" else answer.reason
-    topics = ", ".join(dict.fromkeys(finding.topic for finding in stops))
-    remedy = f"Mend what is marked STOP above ({topics})" if stops else ""
-    return Finding(STOP, "verdict", f'{call} would run "xla": {reason.rstrip(".")}', remedy)
+    chosen, forced = ask(None), ask("fused")
+    if stops or forced.implementation != "fused":
+        reason = stops[0].text if forced.implementation == "fused" else forced.reason
+        topics = ", ".join(dict.fromkeys(finding.topic for finding in stops))
+        remedy = f"Mend what is marked STOP above ({topics})" if stops else ""
+        return Finding(STOP, "verdict", f'{call} would run "xla": {reason.rstrip(".")}', remedy)
+    text = f'{call} would run "{chosen.implementation}": {chosen.reason}'
+    instance = forced.plan.instance if forced.plan else "?"
+    if chosen.implementation == "fused":
+        return Finding(OK, "verdict", text, f"Its kernel is {instance}")
+    return Finding(OK, "verdict", text, f'With implementation="fused" it would run {instance}')
 
 
 # ---- words ---------------------------------------------------------------------------------------

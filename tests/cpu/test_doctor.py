@@ -75,20 +75,17 @@ def _given(*, native=None, ffi=None, **changed):
     asked = _ffi.Probes(**(answers | (ffi or {})))
     rows = _ffi._read_instances(native)
 
-    def explain(op, x_shape, w_shape, dtype, world, *, platform, device_kind):
+    def explain(op, x_shape, w_shape, dtype, world, *, implementation, platform, device_kind):
         problem = _plan.Problem(
             op, 1, x_shape[0], (w_shape[1],), (x_shape[1],), world, dtype, dtype
         )
-        decision = _plan.plan(
+        return _plan.plan(
             problem,
-            implementation=None,
+            implementation=implementation,
             config=None,
             platform=platform,
             device_kind=device_kind,
             installed=_plan.Installed(rows),
-        )
-        return SimpleNamespace(
-            implementation=decision.implementation, reason=decision.reason, plan=decision.plan
         )
 
     defaults = dict(
@@ -115,13 +112,31 @@ def _only(report, topic, level):
 # ---- the verdict ---------------------------------------------------------------------------------
 
 
-def test_verdict_two_h200_runs_fused():
+def test_verdict_two_h200_can_run_fused():
     report = doctor.examine(_given())
     assert report.can_run
     assert [f for f in report.findings if f.level != OK] == []
-    sentence = _only(report, "verdict", OK)
-    assert 'over 2 ranks would run "fused": supported' in sentence
-    assert "(ag_matmul_kernel)" in sentence
+
+
+@pytest.mark.parametrize(
+    ("default", "words"),
+    [
+        ("fused", 'would run "fused": why. Its kernel is name.'),
+        ("xla", 'would run "xla": why. With implementation="fused" it would run name.'),
+    ],
+)
+def test_verdict_says_the_default_and_what_could_run(default, words):
+    plan = SimpleNamespace(instance="name")
+
+    def explain(*_, implementation, **__):
+        answer = implementation or default
+        return SimpleNamespace(
+            implementation=answer, reason="why", plan=plan if answer == "fused" else None
+        )
+
+    report = doctor.examine(_given(explain=explain))
+    assert report.can_run
+    assert _only(report, "verdict", OK).endswith(words)
 
 
 def test_verdict_one_thing_missing_takes_its_words_as_the_reason():
