@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -157,5 +159,13 @@ def announce(spec: Spec, decision: _plan.Decision, given: str) -> None:
     if spec.implementation == "fused" and (spec.platform is not None or decision.unsupported):
         _plan.require_fused(spec.op, decision, given)
     _stats.record(spec.op, decision.implementation, decision.reason)
+    if decision.plan is not None:
+        _log_plan(spec.op, spec.world, decision.plan)
     if decision.unsupported and _plan.is_cuda(spec.platform, spec.device_kind):
         _stats.warn_once(spec.op, decision.reason)
+
+
+@functools.cache
+def _log_plan(op: str, world: int, plan: _plan.Plan) -> None:
+    """Logs each chosen plan once per process."""
+    logging.getLogger("jax_flux").info("%s over %d ranks runs fused: %s", op, world, plan)

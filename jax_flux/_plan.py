@@ -140,7 +140,7 @@ def plan(
         )
     reason = _structural_limit(problem)
     if reason is not None:
-        return Decision("xla", reason, unsupported=True)
+        return Decision("xla", reason, unsupported=problem.op in FUSED_OPS)
     if platform is None:
         return Decision("xla", "the mesh does not say what devices it is for")
     if installed is None or installed.problem is not None:

@@ -50,19 +50,12 @@ def _params(spec: Spec) -> dict[str, Any]:
     )
 
 
-def _grad_dot(x: jax.Array, y: jax.Array, out_dtype: Any, precision: Any) -> jax.Array:
-    """x[b, W, m, p], y[b, W, m, q] -> [p, q]: contraction over all rows, one rounding."""
-    rows = x.shape[0] * x.shape[1] * x.shape[2]
-    return reference.dot(
-        x.reshape(rows, -1).T, y.reshape(rows, -1), out_dtype=out_dtype, precision=precision
-    )
-
-
 def _grad_w(
     x: jax.Array, dy: jax.Array, w: jax.Array, transpose_w: bool, precision: Any
 ) -> jax.Array:
-    pair = (dy, x) if transpose_w else (x, dy)
-    return _grad_dot(*pair, w.dtype, precision)
+    """x[..., k], dy[..., n] -> dw like w: contraction over all rows, one rounding."""
+    first, second = (a.reshape(-1, a.shape[-1]) for a in ((dy, x) if transpose_w else (x, dy)))
+    return reference.dot_over_rows(first, second, out_dtype=w.dtype, precision=precision)
 
 
 # ---- ag_matmul: x[b, m, k], w_i -> y_i[b, W, m, n_i] (, x[b, W, m, k]) --------------------------
@@ -155,15 +148,7 @@ def _ar_bwd(
     dx = reference.dot(
         dz, w, transpose_w=back.transpose_w, out_dtype=x.dtype, precision=back.precision
     )
-    flat = (1, 1, -1)
-    dw = _grad_w(
-        x.reshape(*flat, x.shape[-1]),
-        dz.reshape(*flat, dz.shape[-1]),
-        w,
-        spec.transpose_w,
-        back.precision,
-    )
-    return dx, dw
+    return dx, _grad_w(x, dz, w, spec.transpose_w, back.precision)
 
 
 # ---- the cores -----------------------------------------------------------------------------------

@@ -46,17 +46,35 @@ def dot(
       >>> dot(jnp.ones((2, 3)), jnp.ones((5, 3)), transpose_w=True).shape
       (2, 5)
     """
-    common = jnp.promote_types(x.dtype, w.dtype)
+    return _contract(x, w, x.ndim - 1, 1 if transpose_w else 0, out_dtype, precision)
+
+
+def dot_over_rows(
+    x: jax.Array, y: jax.Array, *, out_dtype: Any = None, precision: Precision = None
+) -> jax.Array:
+    """``x[r, p].T @ y[r, q]`` -> [p, q], accumulated and rounded as in `dot`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> dot_over_rows(jnp.ones((2, 3)), jnp.ones((2, 5))).shape
+      (3, 5)
+    """
+    return _contract(x, y, 0, 0, out_dtype, precision)
+
+
+def _contract(
+    x: jax.Array, y: jax.Array, x_axis: int, y_axis: int, out_dtype: Any, precision: Precision
+) -> jax.Array:
+    common = jnp.promote_types(x.dtype, y.dtype)
     out = jnp.dtype(out_dtype if out_dtype is not None else common)
-    dims = (((x.ndim - 1,), (1 if transpose_w else 0,)), ((), ()))
-    y = lax.dot_general(
+    result = lax.dot_general(
         x.astype(common),
-        w.astype(common),
-        dims,
+        y.astype(common),
+        (((x_axis,), (y_axis,)), ((), ())),
         precision=precision,
         preferred_element_type=_accumulator(common, out),
     )
-    return y.astype(out)
+    return result.astype(out)
 
 
 def _accumulator(operands: Any, out: Any) -> Any:

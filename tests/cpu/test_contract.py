@@ -548,7 +548,7 @@ def test_cpu_calls_never_load_the_native_library():
 
 LAYERS = (
     ("_compat", "errors", "_version", "_config", "py"),
-    ("_stats", "_probes", "_plan", "reference", "_topology"),
+    ("_stats", "_probes", "_cost", "_plan", "reference", "_topology"),
     ("_ffi",),
     ("_dispatch", "_checks"),
     ("_lowering",),
