@@ -52,6 +52,13 @@ def pool() -> Iterator[Pool]:
         current.pop()[1].close()
 
 
+@pytest.fixture(params=[2, 3, 4, 8], ids=lambda world: f"tp{world}", scope="session")
+def world(request: pytest.FixtureRequest) -> int:
+    """W. Of the session, so that pytest sorts all files by it: ranks are started once per W."""
+    size: int = request.param
+    return size
+
+
 @pytest.fixture
 def fresh() -> Iterator[Pool]:
     """fresh(world, env) -> `Ranks` of one test's own: for tests that break them."""

@@ -94,7 +94,11 @@ def _environment(placement: Placement, process: int, extra: Environment) -> dict
     env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     env["JAX_FLUX_TIMEOUT_S"] = "60"
     # Ranks that compile different programs must not wait for each other's tuning results.
-    env["XLA_FLAGS"] = "--xla_gpu_shard_autotuning=false --xla_gpu_graph_min_graph_size=1"
+    # Nothing here is timed, and tuning XLA's own matmuls costs more than all of the rest.
+    env["XLA_FLAGS"] = (
+        "--xla_gpu_shard_autotuning=false --xla_gpu_autotune_level=0 "
+        "--xla_gpu_graph_min_graph_size=1"
+    )
     if placement.shared:
         library = shared_gpu_nccl()
         assert library is not None

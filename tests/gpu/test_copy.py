@@ -6,7 +6,6 @@ import pytest
 
 pytestmark = pytest.mark.gpus(1)
 
-WORLDS = [2, 3, 4, 8]
 # [b, m, k], dtype, chunk_bytes, CTAs (0: all SMs). Planes that are no multiple of 16 bytes take the
 # unaligned path; several chunks per plane, and a last one that is cut.
 SHAPES = {
@@ -21,11 +20,6 @@ SHAPES = {
     "u8-one-cta-odd": ([2, 13, 101], "uint8", 256, 1),
     "f16-three-ctas": ([1, 300, 200], "float16", 1024, 3),
 }
-
-
-@pytest.fixture(params=WORLDS, ids=lambda world: f"tp{world}", scope="module")
-def world(request):
-    return request.param
 
 
 @pytest.mark.parametrize("case", SHAPES)

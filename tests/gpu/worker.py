@@ -41,7 +41,7 @@ def main() -> None:
     found = len(jax.devices())
     if found < processes * devices:
         raise SystemExit(f"{found} devices, not {processes * devices}")
-    from tests.gpu import cases
+    from tests.gpu import cases, gemm_cases
 
     cases.register()
     _answer(found, None, 0.0)
@@ -50,7 +50,8 @@ def main() -> None:
         start = time.monotonic()
         value, error = None, None
         try:
-            value = getattr(cases, request["case"])(**request["arguments"])
+            module = cases if hasattr(cases, request["case"]) else gemm_cases
+            value = getattr(module, request["case"])(**request["arguments"])
         except Exception as raised:
             traceback.print_exc()
             error = f"{type(raised).__name__}: {raised}"

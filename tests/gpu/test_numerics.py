@@ -1,0 +1,138 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The fused GEMMs through the public API, on ranks: as exact as XLA's own, and really fused.
+
+Each sweep is eight executions with fresh operands, results that start as NaN, and a late rank.
+"""
+
+import math
+
+import pytest
+
+pytestmark = pytest.mark.gpus(1)
+
+SLACK = 1.1  # relative Frobenius error against float64, as a multiple of XLA's in bf16
+
+
+def ag(m, n, k, **rest):
+    return dict(op="ag_matmul", m=m, n=n if isinstance(n, list) else [n], k=k, **rest)
+
+
+def rs(m, n, k, **rest):
+    return dict(op="matmul_rs", m=m, n=[n], k=k, **rest)
+
+
+# Sizes per rank. Rows: one, fewer than any tile, one more than a tile, many tiles with a rest; n
+# and k down to 8, the alignment rule; batches in front of the axis and rows behind it.
+CASES = {
+    "ag-256": ag(256, 384, 512),
+    "rs-256": rs(256, 384, 512),
+    "ag-1-row": ag(1, 264, 136),
+    "rs-1-row": rs(1, 264, 136),
+    "ag-least": ag(7, 8, 8),
+    "rs-least": rs(7, 8, 8),
+    "ag-129": ag(129, 200, 264, lead=[2]),
+    "rs-129": rs(129, 200, 264, lead=[2]),
+    "ag-1000": ag(1000, 328, 520),
+    "rs-1000": rs(1000, 328, 520),
+    "ag-nt": ag(300, 136, 328, transpose_w=True),
+    "rs-nt": rs(300, 136, 328, transpose_w=True),
+    "ag-first-axis": ag(40, 72, 96, rest=[3]),
+    "rs-first-axis": rs(40, 72, 96, rest=[3]),
+    "ag-inner-axis": ag(33, 200, 72, lead=[2, 3], rest=[2], transpose_w=True),
+    "rs-inner-axis": rs(33, 200, 72, lead=[2, 3], rest=[2], transpose_w=True),
+    "ag-three-weights": ag(130, [136, 8, 392], 640),
+    "ag-three-weights-nt": ag(65, [264, 200, 16], 200, lead=[2], transpose_w=True),
+    "ag-bias-relu": ag(96, 104, 88, bias=True, activation="relu"),
+    "rs-bias": rs(96, 104, 88, bias=True),
+    "ag-deep": ag(64, 64, 4096),
+    "rs-wide": rs(64, 4096, 64),
+}
+
+
+def relative(rows):
+    """Relative Frobenius error of one result over all ranks."""
+    return math.sqrt(sum(row[0] for row in rows) / sum(row[1] for row in rows))
+
+
+def check(answers, names, key="fused"):
+    """Every result is finite and within SLACK of XLA's error; all failures at once."""
+    wrong = {}
+    for i, name in enumerate(names):
+        allowed = SLACK * relative([answer["xla"][i] for answer in answers])
+        for run in range(len(answers[0][key])):
+            rows = [answer[key][run][i] for answer in answers]
+            broken = sum(row[2] for row in rows)
+            if broken or not relative(rows) <= allowed:
+                wrong[f"{name}, run {run}"] = (broken, relative(rows), allowed)
+    assert not wrong, wrong
+
+
+def results(cases):
+    """Name of each result in a sweep's order."""
+    return [f"{name}/{i}" for name, case in cases.items() for i in range(len(case["n"]))]
+
+
+def check_sweep(answers, cases):
+    check(answers, results(cases))
+    for answer in answers:
+        assert answer["unequal"] == 0, "executions differ in their bits"
+        assert answer["unpoisoned"] == 0, "a result did not start as NaN"
+        assert answer["hlo"] == {"own": len(cases), "xla": 0}
+
+
+def test_gemms_any_shape_as_exact_as_xla(pool, world):
+    answers = pool(world).run("sweep", cases=list(CASES.values()), timeout_s=300)
+    check_sweep(answers, CASES)
+    for answer in answers:
+        launches = answer["launches"]
+        assert launches["captured"] > 0, launches
+        # Fewer than one execution's worth per run: the last runs replayed a graph.
+        assert launches["direct"] + launches["captured"] < 8 * len(results(CASES)), launches
+
+
+@pytest.mark.parametrize(
+    "mesh, names, axis",
+    [
+        ([2, 2], ["dp", "tp"], ["tp"]),
+        ([2, 2], ["tp", "dp"], ["tp"]),
+        ([2, 2], ["a", "b"], ["a", "b"]),
+        ([2, 2], ["a", "b"], ["b", "a"]),
+    ],
+    ids=["inner", "outer", "tuple", "reversed-tuple"],
+)
+def test_gemms_on_part_of_a_mesh(pool, mesh, names, axis):
+    cases = {name: CASES[name] for name in ("ag-129", "rs-129", "ag-three-weights", "rs-nt")}
+    answers = pool(4).run(
+        "sweep", cases=list(cases.values()), mesh=mesh, names=names, axis=axis, timeout_s=180
+    )
+    check_sweep(answers, cases)
+
+
+def test_gemms_of_one_rank_run_the_plain_kernel(pool):
+    cases = {name: CASES[name] for name in ("ag-129", "rs-129", "ag-three-weights", "rs-nt")}
+    answers = pool(1).run("sweep", cases=list(cases.values()), timeout_s=180)
+    check_sweep(answers, cases)
+
+
+@pytest.mark.parametrize(
+    "case, reason",
+    [
+        (ag(16, 9, 16), "n = 9 is not a multiple of 8"),
+        (ag(16, [16, 12], 16), "n = 12 is not a multiple of 8"),
+        (rs(16, 16, 12), "k = 12 is not a multiple of 8"),
+        (rs(16, 16, 16), "16 rows per rank are fewer than 64"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_no_kernel_computes_takes_the_reference(pool, case, reason):
+    answers = pool(2).run("fallback", case=case)
+    for answer in answers:
+        assert answer["reasons"] and reason in answer["reasons"][0]
+        for error, norm, broken in answer["squares"]:
+            assert broken == 0 and math.sqrt(error / norm) < 1e-2
+        if "rows" in reason:  # can run, so a demand is met
+            assert answer["complaint"] == "" and answer["launches"] > 0
+        else:
+            assert reason in answer["complaint"] and answer["launches"] == 0
