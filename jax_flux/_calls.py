@@ -37,6 +37,12 @@ def one_weight(
     return x, w
 
 
+_OBSTACLES = {
+    Where.VMAP: "the axis is bound by jax.vmap, so there are no ranks",
+    Where.UNIT: "the axis has size 1 and is not manual, a plain matmul",
+}
+
+
 def make_spec(op: str, axis_name: Any, **fields: Any) -> tuple[Spec, Axis]:
     axis = _topology.resolve(op, axis_name)
     spec = Spec(
@@ -46,6 +52,7 @@ def make_spec(op: str, axis_name: Any, **fields: Any) -> tuple[Spec, Axis]:
         precision=jax.config.jax_default_matmul_precision,
         platform=axis.platform,
         device_kind=axis.device_kind,
+        obstacle=_OBSTACLES.get(axis.where),
         **fields,
     )
     return spec, axis

@@ -41,6 +41,7 @@ class Spec:
     channel: int = 0
     platform: str | None = None
     device_kind: str | None = None
+    obstacle: str | None = None  # why the axis itself rules the kernels out
 
     def mirrored(self, out_dtype: Any, *, return_gathered: bool = False) -> Spec:
         """The spec of the op that computes this one's dx: w is read the other way around.
@@ -139,6 +140,8 @@ def _dtypes(*operands: Any) -> str:
 
 def decide(problem: _plan.Problem, spec: Spec) -> _plan.Decision:
     """Plans for the device that ``spec`` names; looks at the native library only on NVIDIA GPUs."""
+    if spec.obstacle is not None and spec.implementation != "xla":
+        return _plan.Decision("xla", spec.obstacle)
     on_cuda = _plan.is_cuda(spec.platform, spec.device_kind)
     return _plan.plan(
         problem,
@@ -156,7 +159,8 @@ def announce(spec: Spec, decision: _plan.Decision, given: str) -> None:
     On a mesh that does not say its platform only dtypes and shapes are judged here, the rest at
     lowering.
     """
-    if spec.implementation == "fused" and (spec.platform is not None or decision.unsupported):
+    known = spec.platform is not None or decision.unsupported or spec.obstacle is not None
+    if spec.implementation == "fused" and known:
         _plan.require_fused(spec.op, decision, given)
     _stats.record(spec.op, decision.implementation, decision.reason)
     if decision.plan is not None:

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_flux import _compat, _lowering, errors, reference
+from jax_flux import _compat, _lowering, _stats, errors, reference
 
 ag_matmul_p = _compat.new_primitive("jax_flux_ag_matmul")
 matmul_rs_p = _compat.new_primitive("jax_flux_matmul_rs")
@@ -83,17 +83,38 @@ def _batch_through_reference(
         axis_size=axis_data.size,
         axis_name=axis_data.name if own else None,
     )(*args)
+    if params.get("implementation") != "xla" and "op" in params:
+        _stats.amend(params["op"], "vmap over w, or over the op's own axis, takes the reference")
     return list(out), [0] * len(out)
+
+
+def _batch_through_loop(
+    primitive: Any, axis_data: Any, args: Any, dims: Any, params: Any
+) -> tuple[list[jax.Array], list[int]]:
+    """vmap of a call that demanded the kernel: one call per element, in a loop."""
+    mapped = [jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True) if d is not None]
+
+    def one(slices: list[jax.Array]) -> list[jax.Array]:
+        rest = iter(slices)
+        full = [a if d is None else next(rest) for a, d in zip(args, dims, strict=True)]
+        return list(primitive.bind(*full, **params))
+
+    out = lax.map(one, mapped)
+    return out, [0] * len(out)
 
 
 def _batching(
     primitive: Any, ref: Callable[..., list[jax.Array]], num_x: Callable[[int], int]
 ) -> Callable[..., tuple[list[jax.Array], list[int]]]:
-    """Batched x folds into the batch dimension; a batched w takes the reference."""
+    """Batched x folds into the batch dimension; a batched w takes the reference, or a loop."""
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         split = num_x(len(args))
-        if axis_data.name in params["axis_name"] or any(d is not None for d in dims[split:]):
+        own = axis_data.name in params["axis_name"]
+        w_mapped = any(d is not None for d in dims[split:])
+        if w_mapped and not own and params.get("implementation") == "fused":
+            return _batch_through_loop(primitive, axis_data, args, dims, params)
+        if own or w_mapped:
             return _batch_through_reference(ref, axis_data, args, dims, params)
         if all(d is None for d in dims):
             out = primitive.bind(*args, **params)

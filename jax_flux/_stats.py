@@ -29,6 +29,16 @@ def record(op: str, implementation: str, reason: str) -> None:
         _counts[(op, implementation, reason)] += 1
 
 
+def amend(op: str, reason: str) -> None:
+    """Moves the newest fused count of ``op`` to XLA: a transform took the kernel away again."""
+    with _lock:
+        for key in reversed(list(_counts)):
+            if key[:2] == (op, "fused") and _counts[key] > 0:
+                _counts[key] -= 1
+                _counts[(op, "xla", reason)] += 1
+                return
+
+
 def stats() -> dict[str, dict[str, Any]]:
     """Counts the traced call sites of every op by the implementation they took.
 
@@ -46,7 +56,7 @@ def stats() -> dict[str, dict[str, Any]]:
     """
     table: dict[str, dict[str, Any]] = {}
     with _lock:
-        for (op, implementation, reason), count in sorted(_counts.items()):
+        for (op, implementation, reason), count in sorted((+_counts).items()):
             row = table.setdefault(op, {"fused": 0, "xla": 0, "reasons": {}})
             row[implementation] += count
             row["reasons"][reason] = row["reasons"].get(reason, 0) + count

@@ -174,6 +174,20 @@ def test_fused_on_a_cpu_mesh_names_the_platform_before_the_dtype(mesh):
         local("ag_matmul", mesh, implementation="fused")
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_fused_over_a_vmapped_axis_says_that_there_are_no_ranks(op):
+    call = lambda x: OURS[op](x, x, axis_name="i", implementation="fused")
+    with raises(errors.ImplementationError, op, "bound by jax.vmap"):
+        jax.vmap(call, axis_name="i")(jnp.ones((4, 4, 4), jnp.bfloat16))
+
+
+def test_fused_over_a_size_one_axis_that_is_not_manual_says_so():
+    mesh = programs.make_mesh((1,), ("tp",))
+    call = lambda x: jax_flux.ag_matmul(x, x, axis_name="tp", implementation="fused")
+    with jax.set_mesh(mesh), raises(errors.ImplementationError, "size 1 and is not manual"):
+        jax.jit(call)(jnp.ones((8, 8), jnp.bfloat16))
+
+
 def test_config_of_another_type_is_refused(mesh):
     with raises(errors.OptionError, "config", "dict", "jax_flux.Config"):
         local("ag_matmul", mesh, config={"tile": (128, 128)})

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import jax_flux
-from jax_flux import _dispatch, _ffi, _internal, _lowering, _plan
+from jax_flux import _dispatch, _ffi, _internal, _lowering, _plan, _stats
 from jax_flux._plan import Installed, Instance, Problem
 from tests.cpu import programs
 
@@ -412,3 +412,30 @@ def test_lowering_without_a_library_falls_back_to_xla(monkeypatch):
 def test_lowering_keeps_the_choice_for_cuda_of_a_program_traced_without_devices(kernels):
     text = abstract(None).lower(lowering_platforms=("cuda",)).as_text()
     assert "jax_flux_ag_matmul_v1" in text
+
+
+def test_vmap_over_w_of_a_demanded_kernel_loops_over_it(kernels):
+    mesh = jax.sharding.AbstractMesh(
+        (2, 4), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2
+    )
+
+    def body(x, ws):
+        one = lambda w: jax_flux.ag_matmul(x, w, axis_name="tp", implementation="fused")
+        return jax.vmap(one)(ws)
+
+    fn = jax.shard_map(
+        body, mesh=mesh, in_specs=(P("tp"), P(None, None, "tp")), out_specs=P(None, None, "tp")
+    )
+    shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
+    traced = jax.jit(fn).trace(shape(16, 8), shape(3, 8, 64))
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@jax_flux_ag_matmul_v1") == 1
+    assert "stablehlo.while" in text
+
+
+def test_stats_amend_moves_a_fused_count():
+    _stats.record("ag_matmul", "fused", "supported")
+    _stats.amend("ag_matmul", "vmap over w")
+    _stats.amend("ag_matmul", "vmap over w")  # nothing fused is left to move
+    row = jax_flux.stats()["ag_matmul"]
+    assert (row["fused"], row["xla"], row["reasons"]) == (0, 1, {"vmap over w": 1})
