@@ -53,6 +53,10 @@ doctor: env-run ## say what this machine offers and what is missing
 native: ## build the native library with Bazel and put it into jax_flux/
 	@PYTHON="$(PYTHON)" PY="$(PY)" MAKE="$(MAKE)" tools/setup/native.sh
 
+.PHONY: stub
+stub: native env-dev ## rewrite jax_flux/_native.pyi from the native library
+	@PY="$(PY)" tools/setup/stub.sh write
+
 .PHONY: wheel
 wheel: native env-wheel ## make dist/jax_flux-*.whl with the native library
 	@rm -rf dist/jax_flux-*.whl
@@ -99,8 +103,9 @@ test-gpu: env-test native ## tests that need GPUs; skips name the hardware they 
 	$(PYTEST) tests/gpu
 
 .PHONY: build-all
-build-all: native
+build-all: native env-dev
 	@PY="$(PY)" tools/setup/bazel.sh build //...
+	@PY="$(PY)" tools/setup/stub.sh check
 
 # --- housekeeping
 
