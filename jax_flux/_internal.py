@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jax_flux import _checks, _primitives, _topology
 from jax_flux._topology import AxisName
@@ -34,4 +35,8 @@ def all_gather_copy(x: Any, axis_name: AxisName, *, channel: int = 0) -> jax.Arr
     x = jnp.asarray(x)
     _checks.check_axis(op, "gather axis", -2, x)
     axis = _topology.resolve(op, axis_name)
+    if axis.where is _topology.Where.UNIT:
+        return x
+    if axis.where is _topology.Where.VMAP:
+        return lax.all_gather(x, axis.names, axis=x.ndim - 2, tiled=True)
     return _primitives.all_gather_copy(x, axis.names, axis.world, channel)

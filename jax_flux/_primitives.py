@@ -195,13 +195,11 @@ for _primitive, _shapes, _ref, _num_x, _cuda in _ROWS:
 def all_gather_copy(x: jax.Array, axis_name: tuple[str, ...], world: int, channel: int) -> Any:
     """x[..., m, k] -> [..., W * m, k]: all_gather over axis -2 by the copy-only kernel on GPUs."""
     *lead, m, k = x.shape
-    if world == 1 or x.size == 0:
-        return (
-            lax.all_gather(x, axis_name, axis=x.ndim - 2, tiled=True)
-            if x.size
-            else jnp.zeros((*lead, world * m, k), x.dtype)
-        )
     axes = _compat.varying(x) | set(axis_name)
+    if x.size == 0:
+        return _compat.cast_varying(jnp.zeros((*lead, world * m, k), x.dtype), axes)
+    if world == 1:
+        return _compat.cast_varying(x, axes)
     folded = _compat.cast_varying(x, axes).reshape(math.prod(lead), m, k)
     (y,) = all_gather_copy_p.bind(folded, axis_name=axis_name, world=world, channel=channel)
     return y.reshape(*lead, world * m, k)

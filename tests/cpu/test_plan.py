@@ -414,6 +414,24 @@ def test_lowering_keeps_the_choice_for_cuda_of_a_program_traced_without_devices(
     assert "jax_flux_ag_matmul_v1" in text
 
 
+@pytest.mark.parametrize("op", ["ag_matmul", "matmul_rs"])
+def test_fused_at_size_one_lowers_to_the_plain_kernel(op, kernels):
+    mesh = jax.sharding.AbstractMesh(
+        (8, 1), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2
+    )
+    fn = jax.shard_map(
+        lambda x, w: programs.OURS[op](x, w, axis_name="tp", implementation="fused"),
+        mesh=mesh,
+        in_specs=(P("dp"), P()),
+        out_specs=P(("dp", "tp")),
+    )
+    shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
+    text = jax.jit(fn).trace(shape(64, 8), shape(8, 64)).lower(lowering_platforms=("cuda",))
+    (row,) = attributes(text.as_text(), f"jax_flux_{op}_v1")
+    assert row["instance"].startswith("plain_nn")
+    assert (row["world"], row["groups"]) == (1, list(range(8)))
+
+
 def test_vmap_over_w_of_a_demanded_kernel_loops_over_it(kernels):
     mesh = jax.sharding.AbstractMesh(
         (2, 4), ("dp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2
