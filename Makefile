@@ -115,7 +115,7 @@ lock: env-dev ## rewrite requirements/*.lock from requirements/*.in (needs the p
 
 .PHONY: clean
 clean: ## remove everything that make has made
-	rm -rf .venv build dist $(NATIVE) bazel-bin bazel-out bazel-testlogs bazel-$(notdir $(CURDIR))
+	rm -rf .venv build dist out $(NATIVE) bazel-bin bazel-out bazel-testlogs bazel-$(notdir $(CURDIR))
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 CLANG_FORMAT = $(if $(filter 1,$(OFFLINE)),clang-format,.venv/bin/clang-format)
