@@ -5,6 +5,8 @@
     python examples/train_lm.py                     # the GPUs that are there, or 8 host devices
     python examples/train_lm.py --tp 2 --steps 50   # another mesh, fewer steps
 
+On a machine with one GPU two ranks share it where NCCL allows (lm/ranks.py).
+
 The text is the source code of Python's standard library. Every linear layer of a block is one
 jax_flux op inside one fully manual jax.shard_map: ag_matmul gathers the sequence and multiplies
 (q, k, v together; gate and up together), matmul_rs multiplies and scatters the sequence again.
@@ -25,7 +27,7 @@ from collections.abc import Sequence
 
 import jax
 from jax.sharding import AxisType, Mesh
-from lm import data, model, parity, report, training
+from lm import data, model, parity, ranks, report, training
 from lm.flags import Flags, parse, resolve
 from rich.console import Console
 
@@ -43,6 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status: 0, or 1 if the parity check failed, or 2 if the flags cannot work.
     """
     typed = parse(argv, __doc__)
+    choice = ranks.choose(typed)
+    if choice.library is not None:
+        return ranks.launch(sys.argv[1:] if argv is None else argv, typed, choice.library)
+    if choice.note is not None:
+        print(f"train_lm: {choice.note}", file=sys.stderr)
+    ranks.join()
     devices = jax.devices()
     try:
         flags = resolve(typed, devices[0].platform, len(devices))
@@ -96,6 +104,8 @@ def describe(flags: Flags, config: model.Config, mesh: Mesh, corpus: data.Corpus
         lines.append(
             "tp=1: no peer to exchange with, no communication to hide: every op is a plain matmul"
         )
+    if ranks.joined():
+        lines.append("the ranks share one GPU and take turns on it: times say nothing")
     return "\n".join(lines)
 
 

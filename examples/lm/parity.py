@@ -56,8 +56,8 @@ def check(
     """
     f32 = dataclasses.replace(config, dtype="float32")
     bf16 = dataclasses.replace(config, dtype="bfloat16")
-    host_params = jax.device_get(params)
-    oracle = _unsharded(mesh.devices.flat[0], f32, host_params, batch)
+    host_params = training.host_copy(params)
+    oracle = _unsharded(mesh.local_devices[0], f32, host_params, batch)
 
     def errors(variant: model.Config, implementation: str | None) -> dict[str, float]:
         ours = _sharded(mesh, variant, host_params, batch, implementation)
@@ -124,7 +124,7 @@ def _unsharded(
 
 
 def _by_name(loss_and_grads: Any) -> dict[str, np.ndarray]:
-    (loss, token_losses), grads = jax.device_get(loss_and_grads)
+    (loss, token_losses), grads = training.host_copy(loss_and_grads)
     named = {"loss": loss, "token losses": token_losses}
     for path, grad in jax.tree_util.tree_leaves_with_path(grads):
         named["d " + jax.tree_util.keystr(path, simple=True, separator="/")] = grad

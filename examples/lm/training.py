@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -168,6 +169,17 @@ def make_eval_step(
         evaluate, mesh=mesh, in_specs=(param_specs(config), TOKENS, TOKENS), out_specs=P()
     )
     return jax.jit(sharded)
+
+
+def host_copy(tree: Any) -> Any:
+    """Returns whole arrays on the host, also of arrays with shards in other processes."""
+
+    def copy(x: jax.Array) -> Any:
+        if x.is_fully_addressable or x.is_fully_replicated:
+            return jax.device_get(x)
+        return multihost_utils.process_allgather(x, tiled=True)
+
+    return jax.tree.map(copy, tree)
 
 
 def put_batch(mesh: Mesh, batch: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:

@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 import jax_flux
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-MODULES = ("data", "flags", "model", "parity", "report", "training")
+MODULES = ("data", "flags", "model", "parity", "ranks", "report", "training")
 SIZES = {"steps": 24, "batch": 8, "seq": 64, "layers": 2, "d_model": 64, "heads": 4, "lr": 1e-2}
 TINY = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
 
@@ -279,3 +279,48 @@ def test_main_reports_bad_flags_on_stderr_with_status_2(lm, capsys):
 def test_fused_on_cpu_reports_the_error_of_the_op_with_status_2(lm, tmp_path, capsys):
     assert lm.main([*TINY, "--implementation", "fused", "--out", str(tmp_path)]) == 2
     assert "train_lm: ag_matmul:" in capsys.readouterr().err
+
+
+# Two ranks on one GPU
+
+
+def _choose(lm, monkeypatch, flags, gpus, nccl):
+    monkeypatch.setattr(lm.ranks, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(lm.ranks, "shared_gpu_nccl", lambda: nccl)
+    return lm.ranks.choose(lm.flags.parse(flags.split(), None))
+
+
+def test_one_gpu_starts_two_ranks_where_nccl_lets_them_share_it(lm, monkeypatch):
+    assert _choose(lm, monkeypatch, "", 1, "libnccl.so.2").library == "libnccl.so.2"
+    assert _choose(lm, monkeypatch, "--tp 2 --dp 1", 1, "libnccl.so.2").library is not None
+    note = _choose(lm, monkeypatch, "", 1, None).note
+    assert "nothing is fused" in note and "nvidia-nccl-cu13>=2.30" in note
+
+
+@pytest.mark.parametrize("flags, gpus", [("--tp 1", 1), ("--dp 2", 1), ("", 0), ("", 2)])
+def test_other_meshes_and_machines_run_in_this_process(lm, monkeypatch, flags, gpus):
+    assert _choose(lm, monkeypatch, flags, gpus, "libnccl.so.2") == (None, None)
+
+
+def test_a_rank_does_not_start_ranks(lm, monkeypatch):
+    monkeypatch.setenv(lm.ranks.VARIABLE, "0 127.0.0.1:1")
+    assert _choose(lm, monkeypatch, "", 1, "libnccl.so.2") == (None, None)
+
+
+def test_ranks_that_fail_end_the_run_with_their_status_and_log(lm, monkeypatch, tmp_path, capfd):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "rank = os.environ['TRAIN_LM_RANK'].split()[0]\n"
+        "print('flags of rank', rank, sys.argv[1:], flush=True)\n"
+        "if rank == '1': sys.exit(3)\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(lm.ranks, "GRACE_S", 0.5)
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("LD_PRELOAD", "")
+    argv = ["--steps=7", f"--out={tmp_path / 'out'}"]
+    assert lm.ranks.launch(argv, lm.flags.parse(argv, None), "") == 3
+    out, err = capfd.readouterr()
+    assert "flags of rank 0" in out and "--implementation=fused" in out
+    assert "rank 1 ended with status 3" in err and "flags of rank 1" in err
