@@ -57,8 +57,19 @@ JAX_FLUX_HD std::uint32_t ClaimTicket(const Call& call, ControlWord counter) {
   return Mem::FetchAddAcqRel(call.Control(counter), 1);
 }
 
-// Announces our entry into `epoch`. One thread of the first launch; pairs with CheckEntry's
-// acquire.
+// Stores our entry of `epoch` at every peer; pairs with CheckEntry's acquire. Repeating it stores
+// the same values.
+template <class Mem>
+JAX_FLUX_HD void StoreEntries(const Call& call, std::uint64_t epoch) {
+  for (std::int32_t step = 0; step < call.world - 1; ++step) {
+    std::uint8_t* entry = call.base[PushPeerAt(call.rank, call.world, step)] +
+                          call.layout.EntryOffset(call.rank, epoch);
+    Mem::StoreRelaxed(entry + kFlagBytes, call.site);
+    Mem::StoreReleaseSys(entry, epoch);
+  }
+}
+
+// Announces our entry into `epoch`. One thread of the first launch.
 template <class Mem>
 JAX_FLUX_HD void PostEntries(const Call& call, std::uint64_t epoch) {
   const std::uint64_t other = Mem::CompareExchange(call.Control(ControlWord::kBusy), 0, call.site);
@@ -73,12 +84,7 @@ JAX_FLUX_HD void PostEntries(const Call& call, std::uint64_t epoch) {
     Mem::Fail(call, {FailureKind::kConcurrentUse, WaitKind::kEntry, call.op, call.rank, call.rank,
                      -1, call.site, 0, epoch, now, 0});
   }
-  for (std::int32_t step = 0; step < call.world - 1; ++step) {
-    std::uint8_t* entry = call.base[PushPeerAt(call.rank, call.world, step)] +
-                          call.layout.EntryOffset(call.rank, epoch);
-    Mem::StoreRelaxed(entry + kFlagBytes, call.site);
-    Mem::StoreReleaseSys(entry, epoch);
-  }
+  StoreEntries<Mem>(call, epoch);
 }
 
 // Fails if `peer` has entered this epoch with another call site. Returns the epoch in its entry.
@@ -89,6 +95,8 @@ JAX_FLUX_HD std::uint64_t CheckEntry(const Call& call, std::uint64_t epoch, std:
   if (seen == epoch) {
     const std::uint64_t site = Mem::LoadRelaxed(entry + kFlagBytes);
     if (site != call.site) {
+      // Our trap may come before the thread that posts our entry: the peer must see it to fail too.
+      StoreEntries<Mem>(call, epoch);
       Mem::Fail(call, {FailureKind::kSiteMismatch, WaitKind::kEntry, call.op, call.rank, peer, -1,
                        call.site, site, epoch, seen, 0});
     }
