@@ -127,7 +127,8 @@ void ProveAll() {
 }
 
 // Ranks whose programs differ: some rank says so, and no rank finishes the call.
-ModelConfig Mismatch(int world, int odd_rank, int letters, bool pusher_thread, bool awaited_only) {
+ModelConfig Mismatch(int world, int odd_rank, int letters, int ctas, bool pusher_thread,
+                     Fault fault) {
   static const char* const kPairs[][2] = {
       {"ar", "ra"}, {"aA", "Aa"}, {"bR", "Rb"}, {"da", "ad"}, {"bar", "bra"}};
   ModelConfig config;
@@ -138,9 +139,9 @@ ModelConfig Mismatch(int world, int odd_rank, int letters, bool pusher_thread, b
     if (rank == odd_rank) std::swap(program.rbegin()[0].site, program.rbegin()[1].site);
     config.programs.push_back(program);
   }
-  config.ctas = {1};
+  config.ctas = {ctas};
   config.pusher_thread = pusher_thread;
-  config.fault = awaited_only ? Fault::kCheckOnlyAwaited : Fault::kNone;
+  config.fault = fault;
   return config;
 }
 
@@ -150,9 +151,11 @@ void ProveMismatches() {
   for (int world : {2, 3}) {
     for (int odd_rank = 0; odd_rank < world; ++odd_rank) {
       for (int letters = 0; letters < 5; ++letters) {
-        Prove(Mismatch(world, odd_rank, letters, false, false), &total);
+        Prove(Mismatch(world, odd_rank, letters, 1, false, Fault::kNone), &total);
         // With a pusher thread a rank can fail before it has sent to a third one.
-        if (letters == 0) Prove(Mismatch(world, odd_rank, letters, true, false), &total);
+        if (letters == 0) Prove(Mismatch(world, odd_rank, 0, 1, true, Fault::kNone), &total);
+        // With two CTAs one can fail before the other has posted the rank's entry.
+        if (world == 2) Prove(Mismatch(2, odd_rank, letters, 2, false, Fault::kNone), &total);
       }
     }
   }
@@ -305,16 +308,23 @@ void CatchAll() {
   for (const Control& control : controls) Catch(control);
 }
 
-// Looking at the awaited peer alone is enough for two ranks and leaves a third one waiting.
-void CatchAwaitedOnly() {
-  Total total;
-  Prove(Mismatch(2, 1, 0, true, true), &total);
-  const ModelConfig config = Mismatch(3, 2, 0, true, true);
+void CatchMismatch(const char* what, const ModelConfig& config) {
   const Model model(config);
   const Explored explored = FindNearest(model, config.ignored, 4'000'000);
-  CHECK(explored.found.kind == BreakKind::kMismatchUnseen, Name(explored.found.kind));
-  std::printf("  waits look at the awaited peer only: fine at W 2; W 3: %s\n%s",
-              Name(explored.found.kind), Trace(model, explored, config.ignored).c_str());
+  CHECK(explored.found.kind == BreakKind::kMismatchUnseen,
+        what << ": found " << Name(explored.found.kind));
+  std::printf("  %s, W %d: %s\n%s", what, config.world, Name(explored.found.kind),
+              Trace(model, explored, config.ignored).c_str());
+}
+
+void CatchMismatches() {
+  // Looking at the awaited peer alone is enough for two ranks and leaves a third one waiting.
+  Total total;
+  Prove(Mismatch(2, 1, 0, 1, true, Fault::kCheckOnlyAwaited), &total);
+  CatchMismatch("waits look at the awaited peer only (no break at W 2)",
+                Mismatch(3, 2, 0, 1, true, Fault::kCheckOnlyAwaited));
+  CatchMismatch("a trap before the entry is posted",
+                Mismatch(2, 1, 0, 2, false, Fault::kTrapUnannounced));
 }
 
 }  // namespace
@@ -328,7 +338,7 @@ int main() {
   ProveMismatches();
   std::printf("Caught:\n");
   CatchAll();
-  CatchAwaitedOnly();
+  CatchMismatches();
   std::printf("protocol_checker: %.1f s\n", stopwatch.Seconds());
   return 0;
 }

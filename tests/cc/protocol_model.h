@@ -51,6 +51,7 @@ enum class Fault : std::uint8_t {
   kWaitBeforePush,    // waiting tiles are claimed before pushes
   kStaticSchedule,    // tile t belongs to CTA t mod the number of CTAs
   kCheckOnlyAwaited,  // a wait looks at the awaited peer's entry only
+  kTrapUnannounced,   // a mismatch traps although the rank's entry may not be posted yet
 };
 
 enum class BreakKind : std::uint8_t {
@@ -194,6 +195,7 @@ class Model {
   void EndLaunch(Context* at) const;
   void CheckAhead(Context* at) const;
   bool SpinCheck(Context* at, int awaited) const;
+  void AnnounceTrap(Context* at) const;
   bool EntriesSeen(Context* at) const;
   void StoreFlag(Context* at, int peer, const Piece& piece, std::uint8_t value) const;
   void StoreData(Context* at, int peer, const Piece& piece) const;

@@ -177,6 +177,19 @@ bool Model::StepPost(Context* at) const {
   return true;
 }
 
+// A rank that fails on a mismatch stores its entry first, whoever was to post it.
+void Model::AnnounceTrap(Context* at) const {
+  const auto& layout = layouts_[static_cast<std::size_t>(at->call->generation)];
+  const std::uint64_t address = layout.EntryOffset(at->rank, at->thread->epoch);
+  const int entry = Cell(at->call->generation, address);
+  const int site = Cell(at->call->generation, address + kFlagBytes);
+  for (int step = 0; step < config_.world - 1; ++step) {
+    const int peer = PushPeerAt(at->rank, config_.world, step);
+    *At(at->state, peer, site) = static_cast<std::uint8_t>(at->call->site);
+    *At(at->state, peer, entry) = at->thread->epoch;
+  }
+}
+
 // Fails the rank if a peer looked at has entered this epoch with another site.
 bool Model::SpinCheck(Context* at, int awaited) const {
   if (!mixed_programs_) return false;
@@ -194,6 +207,7 @@ bool Model::SpinCheck(Context* at, int awaited) const {
                                                   std::to_string(peer) + " to make another call");
       }
       at->words->failed = 1;
+      if (config_.fault != Fault::kTrapUnannounced) AnnounceTrap(at);
       return true;
     }
   }

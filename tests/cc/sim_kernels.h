@@ -106,6 +106,19 @@ class Kernel {
     }
   }
 
+  // Copies the shard that `source` alone has sent to y[b, m, k].
+  void ReceiveShard(std::int32_t source) const {
+    const protocol::ChunkGrid grid = extents_.Chunks();
+    for (;;) {
+      const auto ticket = static_cast<std::int32_t>(
+          protocol::ClaimTicket<Mem>(call_, protocol::ControlWord::kCopyTicket));
+      if (ticket >= grid.Count()) return;
+      const protocol::ChunkCoord at = protocol::ChunkAt(grid, ticket);
+      AwaitChunk(source, grid.FlagIndex(at.batch, at.row_chunk, at.depth_chunk));
+      CopyChunk(at, AgSlot(call_.rank, source), operands_.y);
+    }
+  }
+
   // Producer and consumer of ag_matmul: the gate opens a tile's k blocks one by one.
   void GatheredTiles() const {
     const protocol::TileGrid grid = extents_.Tiles(call_.world, call_.rank);

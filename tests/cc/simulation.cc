@@ -187,6 +187,12 @@ class Simulation {
     if (rank->op == SimOp::kCopy) {
       kernel.Push();
       kernel.CopyOut();
+    } else if (rank->op == SimOp::kBroadcast) {
+      if (rank->call.rank == 0) {
+        kernel.Push();
+      } else {
+        kernel.ReceiveShard(0);
+      }
     } else if (rank->op == SimOp::kRs || (rank->op == SimOp::kBackward && first)) {
       kernel.ReducedTiles();
     } else {
@@ -266,8 +272,11 @@ class Simulation {
     const Rank& rank = *ranks_[static_cast<std::size_t>(rank_index)];
     const bool reduced =
         rank.op == SimOp::kRs || (rank.op == SimOp::kBackward && rank.call.first_launch);
-    const std::vector<float> expected =
-        reduced ? ExpectReduced(rank, rank_index) : ExpectGathered(rank);
+    std::vector<float> expected = reduced ? ExpectReduced(rank, rank_index) : ExpectGathered(rank);
+    if (rank.op == SimOp::kBroadcast) {
+      expected = Matrix(0, 0, rank.call_index, rank.extents.ShardFloats(), 1);
+      if (rank_index == 0) expected.clear();
+    }
     for (std::size_t i = 0; i < expected.size(); ++i) {
       if (rank.y[i] == expected[i]) continue;
       const std::lock_guard<std::mutex> lock(wrong_mutex_);

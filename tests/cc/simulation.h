@@ -14,7 +14,8 @@
 
 namespace jax_flux::test {
 
-enum class SimOp : std::uint8_t { kCopy, kAg, kRs, kBackward };
+// kBroadcast: rank 0 sends its shard and waits for nobody, so only entries keep it in step.
+enum class SimOp : std::uint8_t { kCopy, kAg, kRs, kBackward, kBroadcast };
 
 struct SimCall {
   SimOp op;
@@ -31,7 +32,7 @@ struct SimConfig {
   std::vector<Extents> shapes;  // the first `small_shapes` live in the first generation
   int small_shapes = 99;        // the others in a larger second one
   std::vector<std::vector<SimCall>> programs;  // per rank, or one for all
-  protocol::Deadline deadline{10'000'000'000u, 60'000'000'000u};
+  protocol::Deadline deadline{10'000'000'000u, 25'000'000'000u};
   std::uint32_t delay_one_in = 16;  // of stores and claims
   int delayed_rank = -1;            // sleeps before its launches
   int delay_us = 0;
