@@ -37,8 +37,8 @@ const char* Error(std::string text) {
 }
 
 kernels::GemmProblem Problem(const kernels::GemmInstance& instance, const PresetCall& call) {
-  return {instance.op, instance.transpose_w, call.world,   call.rank,
-          call.batch,  call.rows,            call.columns, call.depth};
+  return {instance.op, instance.transpose_w, call.world, call.rank, call.batch,
+          call.rows,   call.columns,         call.depth};
 }
 
 kernels::GemmPlan Plan(const PresetCall& call) {

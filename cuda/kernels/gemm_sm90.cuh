@@ -91,8 +91,7 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
       smem.empty[stage.slot].Wait(stage.EmptyParity(), "free stage");
       MBarrier& full = smem.full[stage.slot];
       full.ArriveExpect(Tile::kABytes + Tile::kBBytes);
-      gate.Load(params, at, row + a_part, k, full,
-                smem.a[stage.slot] + a_part * kTileK * 2);
+      gate.Load(params, at, row + a_part, k, full, smem.a[stage.slot] + a_part * kTileK * 2);
       if constexpr (Tile::kTransposeW) {
         TmaLoad<Tile::kClusterM>(params.w, full, smem.b[stage.slot] + b_part * kTileK * 2, k,
                                  column + b_part);
@@ -124,9 +123,9 @@ __device__ __forceinline__ void ReleaseStage(SharedMemory<Tile>& smem, std::uint
 
 // acc = A_tile * B_tile over k: one wgmma group per stage, one group in flight.
 template <class Tile, class Mma, class FragmentA, class FragmentB, class Accumulator>
-__device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma,
-                                             const FragmentA& a, const FragmentB& b,
-                                             Accumulator& acc, RingCursor<Tile::kStages>& stage,
+__device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma, const FragmentA& a,
+                                             const FragmentB& b, Accumulator& acc,
+                                             RingCursor<Tile::kStages>& stage,
                                              std::int32_t k_blocks) {
   using cute::_;
   mma.accumulate_ = cute::GMMA::ScaleOut::Zero;
@@ -161,10 +160,10 @@ __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMem
   typename Tile::Mma mma;
   const auto thread_mma =
       mma.get_slice(Tile::kPingPong ? 0 : stream * kWarpgroup);  // descriptors: wg only
-  const Tensor a_smem = make_tensor(make_smem_ptr(reinterpret_cast<Element*>(smem.a)),
-                                    typename Tile::LayoutA{});
-  const Tensor b_smem = make_tensor(make_smem_ptr(reinterpret_cast<Element*>(smem.b)),
-                                    typename Tile::LayoutB{});
+  const Tensor a_smem =
+      make_tensor(make_smem_ptr(reinterpret_cast<Element*>(smem.a)), typename Tile::LayoutA{});
+  const Tensor b_smem =
+      make_tensor(make_smem_ptr(reinterpret_cast<Element*>(smem.b)), typename Tile::LayoutB{});
   const Tensor a = thread_mma.make_fragment_A(thread_mma.partition_A(a_smem));
   const Tensor b = thread_mma.make_fragment_B(thread_mma.partition_B(b_smem));
   Tensor acc = partition_fragment_C(mma, Shape<Int<Tile::kTileM>, Int<Tile::kTileN>>{});
@@ -205,13 +204,11 @@ __device__ __forceinline__ void MoveTiles(const GemmParams& params, SharedMemory
 }
 
 template <class Tile, class Schedule, class Gate, class Sink, class Pusher, bool kHasCall>
-__global__ void __launch_bounds__(kThreads, 1)
-    GemmSm90(const __grid_constant__ GemmParams params) {
+__global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ GemmParams params) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   auto& smem = *reinterpret_cast<SharedMemory<Tile>*>(shared);
   static_assert(sizeof(SharedMemory<Tile>) <= kMaxSharedBytes, "shared memory of one CTA");
-  const std::int32_t cta_rank =
-      Tile::kCluster == 1 ? 0 : static_cast<std::int32_t>(ClusterRank());
+  const std::int32_t cta_rank = Tile::kCluster == 1 ? 0 : static_cast<std::int32_t>(ClusterRank());
   if (threadIdx.x == 0) InitBarriers(smem);
   if constexpr (Tile::kCluster == 1) {
     __syncthreads();
@@ -249,8 +246,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if constexpr (kHasCall) {
     if (threadIdx.x == kWarpgroup) {  // a consumer: it has registers to spare
-      protocol::FinishCta<DeviceMemory>(params.call,
-                                        protocol::CallEpoch<DeviceMemory>(params.call),
+      protocol::FinishCta<DeviceMemory>(params.call, protocol::CallEpoch<DeviceMemory>(params.call),
                                         gridDim.x);
     }
   }

@@ -90,10 +90,10 @@ struct SlotWriter {
                             acc(cute::make_coord(1, row_half, group), block, 0));
           };
           const std::uint32_t address = slot ^ (quarter << 5);
-          asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                           address),
-                       "r"(pair(0, j)), "r"(pair(1, j)), "r"(pair(0, j + 1)), "r"(pair(1, j + 1))
-                       : "memory");
+          asm volatile(
+              "stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+              "r"(pair(0, j)), "r"(pair(1, j)), "r"(pair(0, j + 1)), "r"(pair(1, j + 1))
+              : "memory");
         }
         FenceSharedToAsync();  // the mover's TMA reads what every thread here wrote
         SyncStream();
@@ -165,9 +165,8 @@ struct SlotMover {
     } else {
       const std::int32_t parity = static_cast<std::int32_t>(epoch & 1);
       const std::int32_t rank = params.call.rank;
-      const std::int32_t flag =
-          params.grid.FlagIndex(at.batch, at.i, at.j) * Tile::kFlagsPerTile +
-          cta_rank * Tile::kMmaWarpgroups + (Tile::kPingPong ? 0 : stream);
+      const std::int32_t flag = params.grid.FlagIndex(at.batch, at.i, at.j) * Tile::kFlagsPerTile +
+                                cta_rank * Tile::kMmaWarpgroups + (Tile::kPingPong ? 0 : stream);
       if (at.segment == rank) {
         FetchPartials(at, flag, parity);
         StoreTile(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
