@@ -22,7 +22,7 @@ from jax_flux import errors
 
 
 def _load_native() -> Any:
-    from jax_flux import _native  # type: ignore[attr-defined]
+    from jax_flux import _native
 
     return _native
 
