@@ -1,0 +1,66 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The fused kernels in preset mode under compute-sanitizer: one rank whose flags are all up.
+
+The tool may run one kernel at a time, so only preset mode fits it. What the tool says where it does
+not start is the skip's reason.
+"""
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import gpus
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILT = "bazel-bin/benchmarks/native/libpreset.so"
+BUILD = "tools/setup/bazel.sh build //benchmarks/native:libpreset.so"
+
+
+@pytest.fixture(scope="module")
+def library():
+    """Path of the preset library, from ``JAX_FLUX_PRESET`` or Bazel's output."""
+    if not gpus():
+        pytest.skip("needs 1 GPU of compute capability 9.0 or newer")
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch, whose matmul preset mode is checked against")
+    path = pathlib.Path(os.environ.get("JAX_FLUX_PRESET", ROOT / BUILT))
+    assert path.exists(), f"no {path}: run {BUILD}"
+    return path
+
+
+@pytest.fixture(scope="module")
+def sanitizer(library):
+    """The tool, once it has run the smallest program."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not pathlib.Path(tool).exists():
+        pytest.skip("needs compute-sanitizer, which comes with the CUDA toolkit")
+    program = "import torch; torch.zeros(1, device='cuda').add_(1); torch.cuda.synchronize()"
+    command = [tool, "--error-exitcode", "9", sys.executable, "-c", program]
+    try:
+        trial = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("needs a compute-sanitizer that starts: it hung on one kernel for 120 s")
+    if trial.returncode != 0:
+        said = " ".join((trial.stdout + trial.stderr).split())[-300:]
+        pytest.skip(f"needs a compute-sanitizer that starts; it said: {said}")
+    return tool
+
+
+@pytest.mark.parametrize("op", ["plain", "ag", "rs"])
+@pytest.mark.parametrize("check", ["memcheck", "synccheck"])
+def test_preset_kernels_are_clean(sanitizer, library, check, op):
+    command = [sanitizer, "--tool", check, "--target-processes", "all", "--error-exitcode", "9"]
+    command += [sys.executable, "benchmarks/native/preset.py", str(library), "check", f"_{op}"]
+    command += ["--seconds", "240"]
+    run = subprocess.run(
+        command, capture_output=True, text=True, timeout=550, check=False, cwd=ROOT
+    )
+    text = run.stdout + run.stderr
+    assert run.returncode == 0, text[-3000:]
+    assert "failed: []" in text and "ERROR SUMMARY: 0 errors" in text, text[-3000:]
