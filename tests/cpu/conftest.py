@@ -11,6 +11,10 @@ import pytest
 import jax_flux
 from tests.cpu import programs
 
+# On a machine with GPUs too: these tests are about the host mesh. Tests on GPUs run in processes of
+# their own (tests/gpu/ranks.py), which this does not reach.
+jax.config.update("jax_platforms", "cpu")
+
 hypothesis.settings.register_profile(
     "cpu",
     deadline=None,  # the first example of a shape compiles

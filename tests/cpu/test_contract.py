@@ -8,6 +8,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import os
 import pathlib
 import subprocess
 import sys
@@ -538,6 +539,11 @@ def test_warned_call_sites_are_told_apart():
 # ---- the package -------------------------------------------------------------------------------
 
 
+def in_fresh_process(code):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(PACKAGE.parent)}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=environment)
+
+
 def test_import_touches_no_cuda_and_no_native_library():
     code = (
         "import sys, jax_flux; "
@@ -545,7 +551,7 @@ def test_import_touches_no_cuda_and_no_native_library():
         "import jax._src.xla_bridge as xb; "
         "assert not bad, bad; assert not xb._backends, xb._backends"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=PACKAGE.parent)
+    in_fresh_process(code)
 
 
 def test_cpu_calls_never_load_the_native_library():
@@ -557,7 +563,7 @@ def test_cpu_calls_never_load_the_native_library():
         "jax.block_until_ready(f(jnp.ones((8, 8), jnp.bfloat16))); "
         "assert 'jax_flux._native' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=PACKAGE.parent)
+    in_fresh_process(code)
 
 
 LAYERS = (

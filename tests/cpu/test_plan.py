@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import pathlib
 import re
 import subprocess
 import sys
@@ -169,7 +170,12 @@ def test_plan_hash_is_the_same_in_another_process():
         "'bfloat16'), p.Plan('i', 0, 0, 1), 3))"
     )
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        cwd=pathlib.Path(jax_flux.__file__).parent.parent,
     )
     assert int(out.stdout) == _plan.plan_hash(AG, _plan.Plan("i", 0, 0, 1), 3)
 
