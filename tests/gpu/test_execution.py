@@ -12,7 +12,10 @@ pytestmark = pytest.mark.gpus(1)
 def test_two_hundred_executions_with_equal_bits(pool, world):
     cases = [ag(129, [200, 72], 264), rs(257, 200, 136)]
     answers = pool(world).run("repeat", cases=cases, runs=200, timeout_s=180)
-    assert answers == [0] * len(answers)
+    for answer in answers:
+        assert answer["unequal"] == 0
+        # Three launches a run if each were launched: nearly all are replays of a captured graph.
+        assert 0 < answer["launches"]["captured"] < 3 * 200 / 2, answer["launches"]
 
 
 def test_without_command_buffers_every_run_launches(pool):

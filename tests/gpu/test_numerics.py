@@ -85,10 +85,8 @@ def test_gemms_any_shape_as_exact_as_xla(pool, world):
     answers = pool(world).run("sweep", cases=list(CASES.values()), timeout_s=300)
     check_sweep(answers, CASES)
     for answer in answers:
-        launches = answer["launches"]
-        assert launches["captured"] > 0, launches
-        # Fewer than one execution's worth per run: the last runs replayed a graph.
-        assert launches["direct"] + launches["captured"] < 8 * len(results(CASES)), launches
+        # Other buffers every time: XLA captures again and updates its graph.
+        assert answer["launches"]["captured"] > 0, answer["launches"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,7 @@ def test_gemms_of_one_rank_run_the_plain_kernel(pool):
 )
 @pytest.mark.filterwarnings("ignore")
 def test_what_no_kernel_computes_takes_the_reference(pool, case, reason):
-    answers = pool(2).run("fallback", case=case)
+    answers = pool(2).run("fallback", given=case)
     for answer in answers:
         assert answer["reasons"] and reason in answer["reasons"][0]
         for error, norm, broken in answer["squares"]:
