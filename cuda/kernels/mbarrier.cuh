@@ -49,11 +49,27 @@ struct MBarrier {
                  : "memory");
   }
 
-  // Release at cluster scope on the barrier of CTA `rank`; pairs with WaitCluster there.
+  // Arrives at this barrier of CTA `rank`: frees what that CTA's thread will overwrite, hands over
+  // no data. Measured: with .release.cluster ptxas puts a GPU-wide fence in front, which in the
+  // main loop costs more than the MMA it releases.
   __device__ __forceinline__ void ArriveAt(std::uint32_t rank) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(
                      PeerAddress(SmemAddress(&word), rank))
                  : "memory");
+  }
+
+  // Sends a word to CTA `rank` and completes one phase of this barrier there with it: whoever waits
+  // for the phase sees the word (async proxy, like a TMA load). Needs no fence.
+  __device__ __forceinline__ void SendAt(std::uint32_t rank, std::uint32_t* target,
+                                         std::uint32_t value) {
+    const std::uint32_t barrier = PeerAddress(SmemAddress(&word), rank);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], 4;" ::"r"(barrier)
+                 : "memory");
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
+            PeerAddress(SmemAddress(target), rank)),
+        "r"(value), "r"(barrier)
+        : "memory");
   }
 
   __device__ __forceinline__ bool TryWait(std::uint32_t parity) {
@@ -68,8 +84,8 @@ struct MBarrier {
     return done != 0;
   }
 
-  // Acquire at CTA scope: for TMA completions and arrivals of this CTA's threads, and for remote
-  // arrivals that carry no data.
+  // Acquire at CTA scope: for arrivals of this CTA's threads, for completions of TMA and SendAt, and
+  // for remote arrivals, which carry no data.
   __device__ __forceinline__ void Wait(std::uint32_t parity, const char* what) {
 #if defined(JAX_FLUX_DEBUG_WAITS)
     for (const long long start = clock64(); !TryWait(parity);) {
@@ -79,27 +95,6 @@ struct MBarrier {
     while (!TryWait(parity)) {
     }
 #endif
-  }
-
-  // Acquire at cluster scope: what a thread of another CTA wrote before its ArriveAt is visible.
-  __device__ __forceinline__ void WaitCluster(std::uint32_t parity, const char* what) {
-    std::uint32_t done = 0;
-#if defined(JAX_FLUX_DEBUG_WAITS)
-    const long long start = clock64();
-#endif
-    for (;;) {
-      asm volatile(
-          "{\n\t.reg .pred p;\n\t"
-          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
-          "selp.u32 %0, 1, 0, p;\n\t}"
-          : "=r"(done)
-          : "r"(SmemAddress(&word)), "r"(parity)
-          : "memory");
-      if (done != 0) return;
-#if defined(JAX_FLUX_DEBUG_WAITS)
-      if (clock64() - start > kDebugPatience) Stuck(parity, what);
-#endif
-    }
   }
 
 #if defined(JAX_FLUX_DEBUG_WAITS)

@@ -8,6 +8,7 @@
 
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/sync.cuh"
+#include "cuda/kernels/tickets.cuh"
 #include "cuda/kernels/tile.cuh"
 #include "cuda/kernels/tma.cuh"
 
@@ -43,8 +44,7 @@ struct ShardPush {
     const std::int32_t total = protocol::TotalPushes(chunks, params.call.world);
     RingCursor<2> loads, stores;
     for (;;) {
-      const std::int32_t ticket = static_cast<std::int32_t>(
-          protocol::ClaimTicket<DeviceMemory>(params.call, protocol::ControlWord::kPushTicket));
+      const std::int32_t ticket = TakeTicket(params.call, protocol::ControlWord::kPushTicket);
       if (ticket >= total) break;
       const protocol::PushCoord push = protocol::PushAt(chunks, rank, params.call.world, ticket);
       PushChunk(params, smem, push, static_cast<std::int32_t>(epoch & 1), loads, stores);

@@ -52,6 +52,15 @@ struct DeviceMemory {
                  : "memory");
     return old;
   }
+  // Partners: the other claimers of the same ticket counter; GPU scope, orders nothing.
+  __device__ static std::uint32_t FetchAddRelaxed(Word* p, std::uint32_t add) {
+    std::uint32_t old;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(old)
+                 : "l"(p), "r"(add)
+                 : "memory");
+    return old;
+  }
   // Read by the next launch only; the kernel boundary orders it.
   __device__ static void StoreRelaxed32(Word* p, std::uint32_t value) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");

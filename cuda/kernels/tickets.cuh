@@ -14,6 +14,13 @@
 
 namespace jax_flux::kernels {
 
+// protocol::ClaimTicket without its fences. A claim hands over nothing but the number, and the launch
+// before this one zeroed the counter; partner: the claims of the other CTAs, GPU scope.
+__device__ __forceinline__ std::int32_t TakeTicket(const protocol::Call& call,
+                                                   protocol::ControlWord counter) {
+  return static_cast<std::int32_t>(DeviceMemory::FetchAddRelaxed(call.Control(counter), 1));
+}
+
 // Tickets by counting: for kernels that never wait for a peer, so that any order finishes.
 template <int kCluster>
 struct StaticSchedule {
@@ -34,8 +41,7 @@ struct ClaimedSchedule {
   static constexpr protocol::SegmentOrder kOrder = kOrder_;
 
   __device__ __forceinline__ std::int32_t Claim(const GemmParams& params) {
-    return static_cast<std::int32_t>(
-        protocol::ClaimTicket<DeviceMemory>(params.call, protocol::ControlWord::kTileTicket));
+    return TakeTicket(params.call, protocol::ControlWord::kTileTicket);
   }
 };
 
@@ -53,27 +59,25 @@ struct TicketRing {
 
   // Leader's producer thread.
   __device__ __forceinline__ void Publish(std::int32_t ticket) {
-    // Pairs with the readers' ArriveAt(0): cluster scope, generic proxy.
-    smem.ticket_empty[cursor.slot].WaitCluster(cursor.EmptyParity(), "ticket slot");
-    const std::uint32_t address = SmemAddress(&smem.ticket[cursor.slot]);
+    // Pairs with the readers' ArriveAt(0), which frees the slot in every CTA.
+    smem.ticket_empty[cursor.slot].Wait(cursor.EmptyParity(), "ticket slot");
 #pragma unroll
     for (std::uint32_t rank = 0; rank < Tile::kCluster; ++rank) {
-      asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(PeerAddress(address, rank)), "r"(ticket)
-                   : "memory");
-      // Release, cluster scope; pairs with WaitCluster in Read.
-      smem.ticket_full[cursor.slot].ArriveAt(rank);
+      // Pairs with Wait in Read on that CTA.
+      smem.ticket_full[cursor.slot].SendAt(rank, &smem.ticket[cursor.slot],
+                                           static_cast<std::uint32_t>(ticket));
     }
     cursor.Advance();
   }
 
   // Every other role; all active threads of the calling warp together.
   __device__ __forceinline__ std::int32_t Read(bool arrives) {
-    // Pairs with the leader's ArriveAt: cluster scope, generic proxy.
-    smem.ticket_full[cursor.slot].WaitCluster(cursor.FullParity(), "ticket");
+    // Pairs with the leader's SendAt; the word completes on this barrier.
+    smem.ticket_full[cursor.slot].Wait(cursor.FullParity(), "ticket");
     const std::int32_t ticket =
         static_cast<std::int32_t>(*static_cast<volatile std::uint32_t*>(&smem.ticket[cursor.slot]));
     __syncwarp(__activemask());
-    // Release, cluster scope; pairs with WaitCluster in Publish.
+    // The word has been read; pairs with Wait in Publish.
     if (arrives) smem.ticket_empty[cursor.slot].ArriveAt(0);
     cursor.Advance();
     return ticket;
