@@ -61,14 +61,14 @@ def by_hand_ag(
 
 def by_hand_rs(x, w, *, axis_name, scatter_axis=-2, transpose_w=False, bias=None, out_dtype=None):
     y = (x @ (w.T if transpose_w else w)).astype(out_dtype or x.dtype)
-    y = _vary(y, _tuple(axis_name))  # lax refuses an operand that varies over a part of the axes
+    y = vary(y, _tuple(axis_name))  # lax refuses an operand that varies over a part of the axes
     y = lax.psum_scatter(y, axis_name, scatter_dimension=scatter_axis % x.ndim, tiled=True)
     return y if bias is None else y + bias.astype(y.dtype)
 
 
 def by_hand_ar(x, w, *, axis_name, transpose_w=False, bias=None, out_dtype=None):
     y = (x @ (w.T if transpose_w else w)).astype(out_dtype or x.dtype)
-    y = lax.psum(_vary(y, _tuple(axis_name)), axis_name)
+    y = lax.psum(vary(y, _tuple(axis_name)), axis_name)
     return y if bias is None else y + bias.astype(y.dtype)
 
 
@@ -140,7 +140,7 @@ def program(case: Case, table: dict[str, Callable[..., Any]], check_vma: bool, *
     def body(x, w, bias):
         take = lambda a: a[0]
         out = table[case.op](take(x), jax.tree.map(take, w), bias=bias, **case.keywords(), **extra)
-        return jax.tree.map(lambda y: _vary(y, case.names)[None], out)
+        return jax.tree.map(lambda y: vary(y, case.names)[None], out)
 
     lead = lambda axes: P(axes or None)
     return jax.shard_map(
@@ -156,7 +156,7 @@ def _tuple(axis_name: Any) -> tuple[str, ...]:
     return axis_name if isinstance(axis_name, tuple) else (axis_name,)
 
 
-def _vary(y: jax.Array, names: tuple[str, ...]) -> jax.Array:
+def vary(y: jax.Array, names: tuple[str, ...]) -> jax.Array:
     """Cast to vary over ``names``: a no-op of the types, and of nothing under check_vma=False."""
     in_mesh = jax.sharding.get_abstract_mesh().axis_names
     missing = tuple(n for n in names if n in in_mesh and n not in jax.typeof(y).mat.varying)

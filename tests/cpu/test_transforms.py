@@ -54,7 +54,7 @@ def test_vmap_inside_shard_map_equals_by_hand(op, in_axes, mesh, check_vma):
         def body(x, w):
             call = lambda x, w: table[op](x, w, axis_name="tp")
             y = jax.vmap(call, in_axes=in_axes)(x, w)
-            return programs._vary(y, ("dp", "tp"))[None]
+            return programs.vary(y, ("dp", "tp"))[None]
 
         fn = jax.shard_map(
             body, mesh=mesh, in_specs=(P(), P()), out_specs=P(("dp", "tp")), check_vma=check_vma
