@@ -171,8 +171,9 @@ def _gpus(
         found.append(Finding(STOP, "gpus", f"{text}, compute capability {shown}", remedy))
     elif len(devices) == 1:
         remedy = (
-            "One GPU has no peer. Run where two or more are joined by NVLink; if "
-            "CUDA_VISIBLE_DEVICES hides the others, unset it for this check"
+            "One GPU has no peer. Run where two or more are joined by NVLink (to try the kernels, "
+            "`make demo` lets two ranks share one GPU); if CUDA_VISIBLE_DEVICES hides the others, "
+            "unset it for this check"
         )
         found.append(Finding(STOP, "gpus", text, remedy))
     else:
