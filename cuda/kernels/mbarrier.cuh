@@ -53,9 +53,9 @@ struct MBarrier {
   // no data. Measured: with .release.cluster ptxas puts a GPU-wide fence in front, which in the
   // main loop costs more than the MMA it releases.
   __device__ __forceinline__ void ArriveAt(std::uint32_t rank) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(
-                     PeerAddress(SmemAddress(&word), rank))
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(PeerAddress(SmemAddress(&word), rank))
+        : "memory");
   }
 
   // Sends a word to CTA `rank` and completes one phase of this barrier there with it: whoever waits
@@ -65,11 +65,10 @@ struct MBarrier {
     const std::uint32_t barrier = PeerAddress(SmemAddress(&word), rank);
     asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], 4;" ::"r"(barrier)
                  : "memory");
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
-            PeerAddress(SmemAddress(target), rank)),
-        "r"(value), "r"(barrier)
-        : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(
+                     PeerAddress(SmemAddress(target), rank)),
+                 "r"(value), "r"(barrier)
+                 : "memory");
   }
 
   __device__ __forceinline__ bool TryWait(std::uint32_t parity) {
@@ -84,8 +83,8 @@ struct MBarrier {
     return done != 0;
   }
 
-  // Acquire at CTA scope: for arrivals of this CTA's threads, for completions of TMA and SendAt, and
-  // for remote arrivals, which carry no data.
+  // Acquire at CTA scope: for arrivals of this CTA's threads, for completions of TMA and SendAt,
+  // and for remote arrivals, which carry no data.
   __device__ __forceinline__ void Wait(std::uint32_t parity, const char* what) {
 #if defined(JAX_FLUX_DEBUG_WAITS)
     for (const long long start = clock64(); !TryWait(parity);) {

@@ -14,8 +14,8 @@
 
 namespace jax_flux::kernels {
 
-// protocol::ClaimTicket without its fences. A claim hands over nothing but the number, and the launch
-// before this one zeroed the counter; partner: the claims of the other CTAs, GPU scope.
+// protocol::ClaimTicket without its fences. A claim hands over nothing but the number, and the
+// launch before this one zeroed the counter; partner: the claims of the other CTAs, GPU scope.
 __device__ __forceinline__ std::int32_t TakeTicket(const protocol::Call& call,
                                                    protocol::ControlWord counter) {
   return static_cast<std::int32_t>(DeviceMemory::FetchAddRelaxed(call.Control(counter), 1));
