@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "cuda/runtime/device.h"
 #include "cuda/runtime/watchdog.h"
 
 namespace jax_flux::ffi {
@@ -45,23 +46,6 @@ Status Healthy(int device) {
   }
   return Status();
 }
-
-// Ensures that CUDA calls of this stage mean `device`; XLA sets it where it passes a stream.
-class ScopedDevice {
- public:
-  explicit ScopedDevice(int device) {
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = device;
-    if (before_ != device) cudaSetDevice(device);
-    device_ = device;
-  }
-  ~ScopedDevice() {
-    if (before_ != device_) cudaSetDevice(before_);
-  }
-
- private:
-  int before_ = 0;
-  int device_ = 0;
-};
 
 Status FromXla(protocol::Op op, const xla_ffi::Error& error) {
   return Status(Code::kInternal,
@@ -139,11 +123,12 @@ Expected<CallSite> DecodeCallSite(protocol::Op op, const xla_ffi::Dictionary& at
 
 Status Prepare(const CallSite& site, int device, CommunicatorContext& communicators) {
   JAX_FLUX_RETURN_IF_ERROR(Healthy(device));
-  ScopedDevice scoped(device);
+  runtime::ScopedDevice scoped(device);
   // A lazily loaded module would load at its first launch, under the context lock, behind a kernel
   // that waits for a peer.
   JAX_FLUX_RETURN_IF_CUDA_ERROR(kernels::Touch(*site.kernel));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(kernels::TouchAbort());
+  JAX_FLUX_RETURN_IF_ERROR(runtime::PrepareDevice(device));
   if (site.world == 1) return Status();
   const xla_ffi::Error error = communicators.RequestCommunicator(
       xla_ffi::GroupMode::kFlattenedId, site.groups, /*communication_id=*/0);
@@ -168,7 +153,7 @@ Status Initialize(const CallSite& site, int device, const protocol::GenerationSh
   if (status.code() == Code::kDeadlineExceeded) {
     // Our all-gather waits for a rank that will not come, and so would the end of the process.
     runtime::KeepFailure(status.message());
-    ScopedDevice scoped(device);
+    runtime::ScopedDevice scoped(device);
     kernels::Abort();
   }
   return status;

@@ -3,7 +3,10 @@
 
 #include "cuda/runtime/agreement.h"
 
+#include <unistd.h>
+
 #include <chrono>
+#include <random>
 #include <thread>
 
 #include "cuda/runtime/options.h"
@@ -78,18 +81,25 @@ std::string Disagreement(const std::vector<AgreementRecord>& records, const char
   return "";
 }
 
-Status Exchange::Init(int world) {
-  if (device_ != nullptr) return Status();
-  const std::size_t bytes = sizeof(AgreementRecord) * static_cast<std::size_t>(world);
+std::uint64_t ProcessToken() {
+  static const std::uint64_t token = [] {
+    std::random_device random;
+    const std::uint64_t high = random();
+    return (high << 32 | random()) ^ static_cast<std::uint64_t>(getpid());
+  }();
+  return token;
+}
+
+Status Exchange::Init() {
+  const std::size_t bytes = sizeof(AgreementRecord) * protocol::kMaxWorld;
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&before_, cudaEventDisableTiming));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&after_, cudaEventDisableTiming));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaMallocHost(reinterpret_cast<void**>(&host_), bytes));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaMalloc(reinterpret_cast<void**>(&device_), bytes));
-  world_ = world;
   return Status();
 }
 
-Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int rank, cudaStream_t stream,
+Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int rank, int world, cudaStream_t stream,
                      const char* op, const AgreementRecord& mine,
                      std::vector<AgreementRecord>* all) {
   const std::size_t bytes = sizeof(AgreementRecord);
@@ -104,7 +114,7 @@ Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int rank, cudaStream_t 
       nccl.Check(nccl.AllGather(device_ + rank, device_, bytes, kNcclUint8, comm, stream), comm,
                  "ncclAllGather"));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(
-      cudaMemcpyAsync(host_, device_, bytes * world_, cudaMemcpyDeviceToHost, stream));
+      cudaMemcpyAsync(host_, device_, bytes * world, cudaMemcpyDeviceToHost, stream));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(after_, stream));
   const double limit_s = Options::Get().timeout_s;
   auto done = Poll(after_, limit_s);
@@ -115,9 +125,9 @@ Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int rank, cudaStream_t 
         Format("%s: rank %d of %d waited %.0f s for the other ranks to start this call for the "
                "first time. A rank is stuck, has failed, or does not run this program. "
                "JAX_FLUX_TIMEOUT_S sets the limit.",
-               op, rank, world_, limit_s));
+               op, rank, world, limit_s));
   }
-  all->assign(host_, host_ + world_);
+  all->assign(host_, host_ + world);
   return Status();
 }
 

@@ -30,24 +30,29 @@ struct AgreementRecord {
   std::uint64_t generation;       // its ordinal in the group
   std::uint64_t status;           // runtime::Code of this rank's last step
   char detail[128];               // its message, cut
+  std::uint64_t process;          // not compared: ranks of one process have the same
+  std::uint64_t group;            // not compared: a number of this group on this rank alone
 };
+
+// A number that no other process of the job is likely to have.
+std::uint64_t ProcessToken();
 
 // Empty when all agree; else a sentence that names ranks and both values. The same on every rank.
 std::string Disagreement(const std::vector<AgreementRecord>& records, const char* op);
 
-// Buffers of one group on one device for the exchange.
+// Buffers of one device for the exchange. One thread at a time: XLA runs a device's programs in
+// turn.
 class Exchange {
  public:
-  Status Init(int world);
+  Status Init();
   // All-gathers `mine` on XLA's communicator and stream. Work of earlier programs on the stream has
   // deadlines of its own; ours runs from when it is done.
-  Status Run(const NcclApi& nccl, NcclComm comm, int rank, cudaStream_t stream, const char* op,
-             const AgreementRecord& mine, std::vector<AgreementRecord>* all);
+  Status Run(const NcclApi& nccl, NcclComm comm, int rank, int world, cudaStream_t stream,
+             const char* op, const AgreementRecord& mine, std::vector<AgreementRecord>* all);
 
  private:
-  int world_ = 0;
-  AgreementRecord* device_ = nullptr;  // [world]
-  AgreementRecord* host_ = nullptr;    // [world], pinned
+  AgreementRecord* device_ = nullptr;  // [kMaxWorld]
+  AgreementRecord* host_ = nullptr;    // [kMaxWorld], pinned
   cudaEvent_t before_ = nullptr;
   cudaEvent_t after_ = nullptr;
 };

@@ -12,28 +12,12 @@
 #include <tuple>
 
 #include "cuda/runtime/options.h"
+#include "cuda/runtime/rendezvous.h"
 #include "cuda/runtime/version.h"
 #include "cuda/runtime/watchdog.h"
 
 namespace jax_flux::runtime {
 namespace {
-
-// Restores the thread's device: XLA keeps its own idea of the current context.
-class ScopedDevice {
- public:
-  explicit ScopedDevice(int device) {
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = -1;
-    if (before_ != device) cudaSetDevice(device);
-    changed_ = before_ != device;
-  }
-  ~ScopedDevice() {
-    if (changed_ && before_ >= 0) cudaSetDevice(before_);
-  }
-
- private:
-  int before_ = -1;
-  bool changed_ = false;
-};
 
 struct Registry {
   using GroupKey = std::tuple<int, std::uint64_t, std::int64_t>;  // device, groups, channel
@@ -92,10 +76,9 @@ protocol::Call Binding::MakeCall(protocol::Op op, std::uint64_t site, bool first
 
 Status Group::InitOnce(const PlanRequest& request) {
   if (ready_) return Status();
-  auto record = DeviceRecord(device_);
-  if (!record.ok()) return record.status();
-  record_ = record.value();
-  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  auto resources = FindDevice(device_);
+  if (!resources.ok()) return resources.status();
+  resources_ = resources.value();
   if (world_ > 1) {
     auto nccl = LoadNccl();
     if (!nccl.ok()) return nccl.status();
@@ -109,7 +92,6 @@ Status Group::InitOnce(const PlanRequest& request) {
                     Format("%s: XLA's communicator has %d ranks, the mesh axis %d.",
                            OpName(request.op), count, world_));
     }
-    JAX_FLUX_RETURN_IF_ERROR(exchange_.Init(world_));
   }
   ready_ = true;
   return Status();
@@ -123,7 +105,8 @@ Expected<const Binding*> Group::Start(const PlanRequest& request, cudaStream_t s
   JAX_FLUX_RETURN_IF_ERROR(InitOnce(request));
   auto generation = world_ == 1 ? StartAlone(request) : StartTogether(request, stream);
   if (!generation.ok()) return generation.status();
-  auto binding = std::make_unique<Binding>(Binding{generation.value(), rank_, world_, record_});
+  auto binding =
+      std::make_unique<Binding>(Binding{generation.value(), rank_, world_, resources_->record});
   const Binding* result = binding.get();
   plans_.emplace(request.key.plan_hash, std::move(binding));
   return result;
@@ -134,7 +117,7 @@ Expected<const Generation*> Group::StartAlone(const PlanRequest& request) {
   if (latest != nullptr && Fits(request.need, latest->layout.shape)) return latest;
   const auto shape = GrownShape(request.need, latest == nullptr ? nullptr : &latest->layout.shape);
   auto generation = std::make_unique<Generation>(Generation{{shape}, {}});
-  auto memory = AllocateZeroed(nullptr, generation->layout.TotalBytes(), stream_);
+  auto memory = AllocateZeroed(nullptr, generation->layout.TotalBytes(), resources_->stream);
   if (!memory.ok()) return memory.status();
   generation->base[0] = memory.value();
   generations_.push_back(std::move(generation));
@@ -150,8 +133,20 @@ Status Group::Agree(const PlanRequest& request, AgreementRecord* record, const S
   std::strncpy(record->detail, mine.message().c_str(), sizeof(record->detail) - 1);
   std::vector<AgreementRecord> all;
   const char* op = OpName(request.op);
-  const Status ran = exchange_.Run(*nccl_, comm_, rank_, stream, op, *record, &all);
+  // Once the first exchange waits on a device, no local thread may still allocate: from the second
+  // one on, local ranks meet on the host before any of them enqueues it.
+  const double limit_s = Options::Get().timeout_s;
+  if (record->step > 1 && !Meet({token_, record->plan_hash, record->step}, local_ranks_, limit_s)) {
+    return Status(Code::kDeadlineExceeded,
+                  Format("%s: rank %d of %d waited %.0f s for the other ranks of this process.", op,
+                         rank_, world_, limit_s));
+  }
+  const Status ran =
+      resources_->exchange.Run(*nccl_, comm_, rank_, world_, stream, op, *record, &all);
   if (!ran.ok()) return ran;
+  token_ = all[0].group;
+  local_ranks_ = 0;
+  for (const AgreementRecord& other : all) local_ranks_ += other.process == record->process;
   const std::string verdict = Disagreement(all, op);
   if (verdict.empty()) return Status();
   // Our own failure, if any, is worded better than the cut copy that travels.
@@ -166,7 +161,7 @@ Expected<Generation> Group::RegisterWithDeadline(const protocol::GenerationShape
   auto future = promise->get_future();
   std::thread([this, shape, memory, promise] {
     ScopedDevice scoped(device_);
-    promise->set_value(Register(*nccl_, comm_, rank_, shape, memory, stream_));
+    promise->set_value(Register(*nccl_, comm_, rank_, shape, memory, resources_->stream));
   }).detach();
   const double limit_s = Options::Get().timeout_s;
   if (future.wait_for(std::chrono::duration<double>(limit_s)) == std::future_status::ready) {
@@ -185,6 +180,8 @@ Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cud
       fits ? latest->layout.shape
            : GrownShape(request.need, latest == nullptr ? nullptr : &latest->layout.shape);
   AgreementRecord record = {};
+  record.process = ProcessToken();
+  record.group = record.process ^ reinterpret_cast<std::uintptr_t>(this);
   record.library = LibraryHash();
   record.protocol = static_cast<std::uint64_t>(protocol::kProtocolVersion);
   record.nccl = static_cast<std::uint64_t>(nccl_->version);
@@ -198,7 +195,7 @@ Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cud
 
   // Everybody makes a generation of this shape. A rank without memory must not leave the others in
   // the collective registration, so they hear of it first.
-  auto memory = AllocateZeroed(nccl_, record.workspace_bytes, stream_);
+  auto memory = AllocateZeroed(nccl_, record.workspace_bytes, resources_->stream);
   const Status allocated = Agree(request, &record, memory.status(), stream);
   if (!allocated.ok()) {
     if (memory.ok()) FreeUnregistered(nccl_, memory.value());
@@ -226,6 +223,8 @@ Expected<const Binding*> StartPlan(const PlanRequest& request, NcclComm comm, cu
   registry.plans[request.key] = {comm, binding.value()};
   return binding.value();
 }
+
+Status PrepareDevice(int device) { return FindDevice(device).status(); }
 
 const Binding* FindPlan(const PlanKey& key) {
   Registry& registry = TheRegistry();

@@ -23,6 +23,7 @@
 #include "cuda/protocol/epoch.h"
 #include "cuda/protocol/record.h"
 #include "cuda/runtime/agreement.h"
+#include "cuda/runtime/device.h"
 #include "cuda/runtime/nccl_api.h"
 #include "cuda/runtime/status.h"
 #include "cuda/runtime/workspace.h"
@@ -92,15 +93,19 @@ class Group {
   bool ready_ = false;
   int rank_ = 0;
   const NcclApi* nccl_ = nullptr;
-  cudaStream_t stream_ = nullptr;  // for zeroing, beside XLA's streams
-  protocol::FailureRecord* record_ = nullptr;
-  Exchange exchange_;
+  Device* resources_ = nullptr;
+  // Once the first exchange has told: rank 0's token, and how many ranks this process drives.
+  std::uint64_t token_ = 0;
+  int local_ranks_ = 1;
   std::vector<std::unique_ptr<Generation>> generations_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Binding>> plans_;  // by plan hash
 };
 
 // Initialize stage: finds or starts the plan. `comm` is null for a group of one rank.
 Expected<const Binding*> StartPlan(const PlanRequest& request, NcclComm comm, cudaStream_t stream);
+
+// Prepare stage: what a device needs before any plan starts on it.
+Status PrepareDevice(int device);
 
 // Execute stage: the binding of a started plan, null before.
 const Binding* FindPlan(const PlanKey& key);
