@@ -2,12 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the runtime decides and says without a GPU: growth, agreement, versions, sentences.
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda/protocol/record.h"
 #include "cuda/runtime/agreement.h"
 #include "cuda/runtime/nccl_api.h"
+#include "cuda/runtime/rendezvous.h"
 #include "cuda/runtime/watchdog.h"
 #include "cuda/runtime/workspace.h"
 #include "tests/cc/check.h"
@@ -84,6 +87,24 @@ void SentencesNameOpRankPeerAndRemedy() {
   CHECK(!runtime::LastFailure().has_value(), "nothing has failed");
 }
 
+void LocalRanksMeetStepByStepAndGiveUpInTime() {
+  constexpr int kThreads = 4, kSteps = 5, kRounds = 200;
+  std::atomic<int> met{0};
+  for (int round = 0; round < kRounds; ++round) {  // the keys are forgotten in between
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&met] {
+        for (std::uint64_t step = 0; step < kSteps; ++step) {
+          met += runtime::Meet({1, 2, step}, kThreads, 60);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  CHECK_EQ(met.load(), kThreads * kSteps * kRounds, "meetings");
+  CHECK(!runtime::Meet({3, 4, 5}, 2, 0.05), "a rank that does not come");
+}
+
 }  // namespace
 }  // namespace jax_flux
 
@@ -92,5 +113,6 @@ int main() {
   jax_flux::DisagreementNamesRanksAndBothValues();
   jax_flux::NcclOutsideTheTriedRangeIsRefused();
   jax_flux::SentencesNameOpRankPeerAndRemedy();
+  jax_flux::LocalRanksMeetStepByStepAndGiveUpInTime();
   return 0;
 }
