@@ -267,12 +267,16 @@ def sweep(
     """
     at = place(mesh, names, axis)
     every = [Case.parse(case) for case in cases]
+    times = [time.monotonic()]
     expected = {seed: [y for case in every for y in exact(case, at, seed)] for seed in (0, 1)}
+    times.append(time.monotonic())
     reference = program(every, at, "xla")
     xla = squares(reference(*poison(every, at), *put_all(every, at, 0)), expected[0])
 
+    times.append(time.monotonic())
     fused = program(every, at, None)
     compiled = fused.lower(*poison(every, at), *put_all(every, at, 0)).compile()
+    times.append(time.monotonic())
     launched, errors = native_launches(), []
     seen: dict[int, list[bytes]] = {}
     unequal, unpoisoned, kept = 0, 0, []
@@ -290,7 +294,10 @@ def sweep(
         unequal += seen.setdefault(run % 2, found) != found
         kept.append((args, ys) if run % 3 else None)  # other addresses next time
     after = native_launches()
+    times.append(time.monotonic())
+    phases = ("float64", "xla", "compile", "runs")
     return {
+        "seconds": dict(zip(phases, np.diff(times).round(2).tolist(), strict=True)),
         "xla": xla,
         "fused": errors,
         "unequal": unequal,

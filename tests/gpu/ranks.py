@@ -93,6 +93,7 @@ def _environment(placement: Placement, process: int, extra: Environment) -> dict
     env["NCCL_NVLS_ENABLE"] = "0"
     env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     env["JAX_FLUX_TIMEOUT_S"] = "60"
+    env["OPENBLAS_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // placement.processes))
     # Ranks that compile different programs must not wait for each other's tuning results.
     # Nothing here is timed, and tuning XLA's own matmuls costs more than all of the rest.
     env["XLA_FLAGS"] = (

@@ -23,7 +23,9 @@ def test_late_rank_warns_and_completes(fresh):
     assert ranks.exits(30) == [0, 0]
 
 
-@pytest.mark.parametrize("limits", [[4, 4], [4, 9, 4]], ids=["tp2", "tp3"])
+@pytest.mark.parametrize(
+    "limits", [[4, 4], [4, 4, 4], [4, 9, 4]], ids=["tp2", "tp3", "tp3-in-turn"]
+)
 def test_missing_rank_ends_at_the_deadline(fresh, limits):
     world = len(limits)
     ranks = fresh(world, JAX_FLUX_WARN_S="1", JAX_FLUX_TIMEOUT_S=[str(each) for each in limits])
