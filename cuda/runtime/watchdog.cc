@@ -50,6 +50,19 @@ void Say(const std::string& sentence) {
   std::fflush(stderr);
 }
 
+// Keeps asking the driver about a device whose kernel has trapped. Observed where two contexts
+// trapped at once on one H200: the host thread that waited for the device slept on until another
+// thread of its process queried a stream.
+void Wake(int device) {
+  std::thread([device] {
+    for (int i = 0; i < 240; ++i) {
+      cudaSetDevice(device);
+      cudaStreamQuery(cudaStreamLegacy);
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    }
+  }).detach();
+}
+
 // Prints and keeps what is new; called under the mutex.
 void Collect(Watch& watch) {
   for (int device = 0; device < kMaxDevices; ++device) {
@@ -63,6 +76,7 @@ void Collect(Watch& watch) {
       watch.printed[device] = true;
       watch.last = Sentence(record->fatal);
       Say(watch.last);
+      Wake(device);
     }
   }
 }
