@@ -9,7 +9,6 @@ Errors are returned as sums of squares (a shard's own), which the test adds over
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import time
@@ -18,133 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding
 
 import jax_flux
-
-BF16 = jnp.dtype(jnp.bfloat16)
-ACTIVATIONS = {None: lambda y: y, "relu": lambda y: np.maximum(y, 0)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One call. ``m``, ``n``, ``k`` are per rank: x[*lead, W * m, *rest, k] for ag_matmul."""
-
-    op: str
-    m: int
-    n: tuple[int, ...]
-    k: int
-    lead: tuple[int, ...] = ()
-    rest: tuple[int, ...] = ()
-    transpose_w: bool = False
-    bias: bool = False
-    activation: str | None = None
-    implementation: str = "fused"
-
-    @classmethod
-    def parse(cls, given: dict[str, Any]) -> Case:
-        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-        return cls(**{**given, **lists})
-
-    @property
-    def gathers(self) -> bool:
-        return self.op == "ag_matmul"
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """The mesh, the op's axis and the axis over which the batch is data parallel, if any."""
-
-    mesh: Mesh
-    axis: tuple[str, ...]
-    outer: tuple[str, ...]
-
-    @property
-    def world(self) -> int:
-        return int(np.prod([self.mesh.shape[name] for name in self.axis]))
-
-    @property
-    def copies(self) -> int:
-        return self.mesh.size // self.world
-
-
-def place(shape: list[int] | None, names: list[str] | None, axis: list[str] | None) -> Place:
-    devices = np.array(jax.devices())
-    names = names or ["tp"]
-    mesh = Mesh(
-        devices.reshape(shape or (devices.size,)),
-        tuple(names),
-        axis_types=(AxisType.Auto,) * len(names),
-    )
-    own = tuple(axis or names)
-    return Place(mesh, own, tuple(name for name in names if name not in own))
-
-
-# ---- operands ------------------------------------------------------------------------------------
-
-
-def shapes(case: Case, at: Place) -> tuple[list[tuple[int, ...]], list[P], list[P]]:
-    """Global shapes and specs of x, w.., bias..; specs of the results."""
-    world, axis = at.world, at.axis
-    front = (at.copies, *case.lead) if at.outer else case.lead
-    free = [at.outer, *[None] * len(case.lead)] if at.outer else [None] * len(case.lead)
-    plain = [None] * len(case.rest)
-    k = case.k if case.gathers else world * case.k
-    x = (*front, world * case.m, *case.rest, k)
-    columns = [world * n if case.gathers else n for n in case.n]
-    ws = [(n, k) if case.transpose_w else (k, n) for n in columns]
-    if case.gathers:
-        x_spec, y_spec = P(*free, axis, *plain, None), P(*free, None, *plain, axis)
-        w_spec = P(axis, None) if case.transpose_w else P(None, axis)
-        b_spec = P(axis)
-    else:
-        x_spec, y_spec = P(*free, None, *plain, axis), P(*free, axis, *plain, None)
-        w_spec = P(None, axis) if case.transpose_w else P(axis, None)
-        b_spec = P(None)
-    biases = [(n,) for n in columns] if case.bias else []
-    return (
-        [x, *ws, *biases],
-        [x_spec, *[w_spec] * len(ws), *[b_spec] * len(biases)],
-        [y_spec] * len(ws),
-    )
-
-
-@functools.cache
-def operands(case: Case, at: Place, seed: int) -> list[np.ndarray]:
-    rng = np.random.default_rng((seed, case.m, case.k, *case.n))
-    sizes, _, _ = shapes(case, at)
-    depth = sizes[0][-1]
-    out = [rng.standard_normal(sizes[0], np.float32).astype(BF16)]
-    scale = np.float32(depth**-0.5)
-    for size in sizes[1:]:
-        out.append((rng.standard_normal(size, np.float32) * scale).astype(BF16))
-    return out
-
-
-@functools.cache
-def exact(case: Case, at: Place, seed: int) -> list[np.ndarray]:
-    """Results in float64."""
-    x, *rest = (a.astype(np.float64) for a in operands(case, at, seed))
-    ws, biases = rest[: len(case.n)], rest[len(case.n) :]
-    ys = [x @ (w.T if case.transpose_w else w) for w in ws]
-    if case.bias:
-        ys = [y + b for y, b in zip(ys, biases, strict=True)]
-    return [ACTIVATIONS[case.activation](y) for y in ys]
-
-
-def put(at: Place, value: np.ndarray, spec: P) -> jax.Array:
-    sharding = NamedSharding(at.mesh, spec)
-    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
-
-
-def put_all(cases: list[Case], at: Place, seed: int) -> list[jax.Array]:
-    return [
-        put(at, value, spec)
-        for case in cases
-        for value, spec in zip(operands(case, at, seed), shapes(case, at)[1], strict=True)
-    ]
-
+from tests.gpu.gemm_operands import BF16, Case, Place, exact, place, put, put_all, shapes
 
 # ---- programs ------------------------------------------------------------------------------------
 
@@ -271,7 +147,10 @@ def sweep(
     expected = {seed: [y for case in every for y in exact(case, at, seed)] for seed in (0, 1)}
     times.append(time.monotonic())
     reference = program(every, at, "xla")
-    xla = squares(reference(*poison(every, at), *put_all(every, at, 0)), expected[0])
+    xla = [
+        squares(reference(*poison(every, at), *put_all(every, at, seed)), expected[seed])
+        for seed in (0, (runs - 1) % 2)
+    ]
 
     times.append(time.monotonic())
     fused = program(every, at, None)
@@ -336,60 +215,6 @@ def repeat(cases: list[dict[str, Any]], runs: int) -> dict[str, Any]:
 @jax.jit
 def poison_like(ys: list[jax.Array]) -> list[jax.Array]:
     return [jnp.full_like(y, jnp.nan) for y in ys]
-
-
-def gradients(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """dx and dw.. of every case, cotangents of ones' size; squared errors as `sweep` gives them."""
-    at = place(None, None, None)
-    every = [Case.parse(case) for case in cases]
-    cotangents = [
-        np.random.default_rng((7, i, j)).standard_normal(y.shape).astype(BF16)
-        for i, case in enumerate(every)
-        for j, y in enumerate(exact(case, at, 0))
-    ]
-    out_specs = [spec for case in every for spec in shapes(case, at)[2]]
-    in_specs = [spec for case in every for spec in shapes(case, at)[1]]
-    out: dict[str, Any] = {}
-    for implementation in ("xla", "fused"):
-
-        def local(*args: jax.Array, implementation: str = implementation) -> list[jax.Array]:
-            dys, primals = list(args[: len(out_specs)]), args[len(out_specs) :]
-            grads: list[jax.Array] = []
-            for case, own in zip(every, split(every, at, primals), strict=True):
-                ys, pull = jax.vjp(
-                    lambda *o, case=case: call(case, at, list(o), implementation), *own
-                )
-                grads += pull(dys[: len(ys)])
-                dys = dys[len(ys) :]
-            return grads
-
-        mapped = jax.shard_map(
-            local, mesh=at.mesh, in_specs=(*out_specs, *in_specs), out_specs=in_specs
-        )
-        dys = [put(at, c, spec) for c, spec in zip(cotangents, out_specs, strict=True)]
-        args = (*dys, *put_all(every, at, 0))
-        compiled = jax.jit(mapped).lower(*args).compile()
-        out[implementation] = squares(list(compiled(*args)), exact_gradients(every, at, cotangents))
-        text = compiled.as_text()
-        out[f"{implementation}_calls"] = {
-            op: len(re.findall(rf'custom_call_target="jax_flux_{op}_v1"', text))
-            for op in ("ag_matmul", "matmul_rs")
-        }
-    return out
-
-
-def exact_gradients(every: list[Case], at: Place, cotangents: list[np.ndarray]) -> list[np.ndarray]:
-    """dx = sum of dy w^T, dw = x^T dy over all rows, in float64."""
-    left, out = [c.astype(np.float64) for c in cotangents], []
-    for case in every:
-        x, *ws = (a.astype(np.float64) for a in operands(case, at, 0))
-        dys, left = left[: len(ws)], left[len(ws) :]
-        flat = x.reshape(-1, x.shape[-1])
-        ws = [w.T if case.transpose_w else w for w in ws]
-        out.append(sum(dy @ w.T for dy, w in zip(dys, ws, strict=True)))
-        dws = [flat.T @ dy.reshape(-1, dy.shape[-1]) for dy in dys]
-        out += [dw.T if case.transpose_w else dw for dw in dws]
-    return out
 
 
 def fallback(given: dict[str, Any]) -> dict[str, Any]:

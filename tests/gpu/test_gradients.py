@@ -31,5 +31,12 @@ def test_gradients_are_fused_and_as_exact_as_xla(pool, world):
         assert answer["xla_calls"] == {"ag_matmul": 0, "matmul_rs": 0}
         assert answer["fused_calls"]["matmul_rs"] >= 4, answer["fused_calls"]
         assert answer["fused_calls"]["ag_matmul"] >= 3, answer["fused_calls"]
-        answer["fused"] = [answer["fused"]]
+        answer.update(xla=[answer["xla"]], fused=[answer["fused"]])
     check(answers, names)
+
+
+def test_gradients_of_a_rematerialised_scan(pool, world):
+    answers = pool(world).run("layers", timeout_s=180)
+    for answer in answers:
+        answer.update(xla=[answer["xla"]], fused=[answer["fused"]])
+    check(answers, ["y", "dx", "d ups", "d downs"])

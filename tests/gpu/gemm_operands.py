@@ -1,0 +1,137 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the cases of the GEMMs multiply: meshes, shapes, values from seeds, float64 answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+BF16 = jnp.dtype(jnp.bfloat16)
+ACTIVATIONS = {None: lambda y: y, "relu": lambda y: np.maximum(y, 0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One call. ``m``, ``n``, ``k`` are per rank: x[*lead, W * m, *rest, k] for ag_matmul."""
+
+    op: str
+    m: int
+    n: tuple[int, ...]
+    k: int
+    lead: tuple[int, ...] = ()
+    rest: tuple[int, ...] = ()
+    transpose_w: bool = False
+    bias: bool = False
+    activation: str | None = None
+    implementation: str = "fused"
+
+    @classmethod
+    def parse(cls, given: dict[str, Any]) -> Case:
+        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+        return cls(**{**given, **lists})
+
+    @property
+    def gathers(self) -> bool:
+        return self.op == "ag_matmul"
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The mesh, the op's axis and the axis over which the batch is data parallel, if any."""
+
+    mesh: Mesh
+    axis: tuple[str, ...]
+    outer: tuple[str, ...]
+
+    @property
+    def world(self) -> int:
+        return int(np.prod([self.mesh.shape[name] for name in self.axis]))
+
+    @property
+    def copies(self) -> int:
+        return self.mesh.size // self.world
+
+
+def place(shape: list[int] | None, names: list[str] | None, axis: list[str] | None) -> Place:
+    devices = np.array(jax.devices())
+    names = names or ["tp"]
+    mesh = Mesh(
+        devices.reshape(shape or (devices.size,)),
+        tuple(names),
+        axis_types=(AxisType.Auto,) * len(names),
+    )
+    own = tuple(axis or names)
+    return Place(mesh, own, tuple(name for name in names if name not in own))
+
+
+# ---- operands ------------------------------------------------------------------------------------
+
+
+def shapes(case: Case, at: Place) -> tuple[list[tuple[int, ...]], list[P], list[P]]:
+    """Global shapes and specs of x, w.., bias..; specs of the results."""
+    world, axis = at.world, at.axis
+    front = (at.copies, *case.lead) if at.outer else case.lead
+    free = [at.outer, *[None] * len(case.lead)] if at.outer else [None] * len(case.lead)
+    plain = [None] * len(case.rest)
+    k = case.k if case.gathers else world * case.k
+    x = (*front, world * case.m, *case.rest, k)
+    columns = [world * n if case.gathers else n for n in case.n]
+    ws = [(n, k) if case.transpose_w else (k, n) for n in columns]
+    if case.gathers:
+        x_spec, y_spec = P(*free, axis, *plain, None), P(*free, None, *plain, axis)
+        w_spec = P(axis, None) if case.transpose_w else P(None, axis)
+        b_spec = P(axis)
+    else:
+        x_spec, y_spec = P(*free, None, *plain, axis), P(*free, axis, *plain, None)
+        w_spec = P(None, axis) if case.transpose_w else P(axis, None)
+        b_spec = P(None)
+    biases = [(n,) for n in columns] if case.bias else []
+    return (
+        [x, *ws, *biases],
+        [x_spec, *[w_spec] * len(ws), *[b_spec] * len(biases)],
+        [y_spec] * len(ws),
+    )
+
+
+@functools.cache
+def operands(case: Case, at: Place, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng((seed, case.m, case.k, *case.n))
+    sizes, _, _ = shapes(case, at)
+    depth = sizes[0][-1]
+    out = [rng.standard_normal(sizes[0], np.float32).astype(BF16)]
+    scale = np.float32(depth**-0.5)
+    for size in sizes[1:]:
+        out.append((rng.standard_normal(size, np.float32) * scale).astype(BF16))
+    return out
+
+
+@functools.cache
+def exact(case: Case, at: Place, seed: int) -> list[np.ndarray]:
+    """Results in float64."""
+    x, *rest = (a.astype(np.float64) for a in operands(case, at, seed))
+    ws, biases = rest[: len(case.n)], rest[len(case.n) :]
+    ys = [x @ (w.T if case.transpose_w else w) for w in ws]
+    if case.bias:
+        ys = [y + b for y, b in zip(ys, biases, strict=True)]
+    return [ACTIVATIONS[case.activation](y) for y in ys]
+
+
+def put(at: Place, value: np.ndarray, spec: P) -> jax.Array:
+    sharding = NamedSharding(at.mesh, spec)
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
+def put_all(cases: list[Case], at: Place, seed: int) -> list[jax.Array]:
+    return [
+        put(at, value, spec)
+        for case in cases
+        for value, spec in zip(operands(case, at, seed), shapes(case, at)[1], strict=True)
+    ]
