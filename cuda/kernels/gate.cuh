@@ -19,7 +19,8 @@ struct OpenGate {
   __device__ explicit OpenGate(const GemmParams&) {}
   __device__ __forceinline__ void EnterTile(const GemmParams&, const protocol::TileCoord&,
                                             std::int32_t) {}
-  __device__ __forceinline__ void AwaitBlock(const GemmParams&, std::int32_t) {}
+  __device__ __forceinline__ void AwaitBlock(const GemmParams&, const protocol::TileCoord&,
+                                             std::int32_t) {}
 
   __device__ __forceinline__ void Load(const GemmParams& params, const protocol::TileCoord& at,
                                        std::int32_t row, std::int32_t k, MBarrier& full,
@@ -31,45 +32,48 @@ struct OpenGate {
 // ag_matmul: own rows are read in place, a peer's out of our workspace once their chunk is flagged.
 template <class Tile>
 struct ChunkGate {
+  static constexpr std::int32_t kSweep = 8;  // flags read at once
+
   std::uint64_t epoch;
-  std::uint32_t seen = 0;  // chunks of `segment` known to be here, while the index fits
-  std::int32_t segment = -1;
-  std::int32_t batch = 0;
+  std::int32_t next_k = 0;       // chunks of the tile below this k are here
   std::int32_t first_chunk = 0;  // row chunks that the tile touches
   std::int32_t last_chunk = 0;
-  std::int32_t next_k = 0;  // first k that has not been awaited
 
   __device__ explicit ChunkGate(const GemmParams& params)
       : epoch(protocol::CallEpoch<DeviceMemory>(params.call)) {}
 
-  __device__ __forceinline__ void EnterTile(const GemmParams& params, const protocol::TileCoord& at,
-                                            std::int32_t row) {
-    if (at.segment != segment) seen = 0;
-    segment = at.segment;
-    batch = at.batch;
-    next_k = segment == params.call.rank ? params.chunks.depth : 0;
+  __device__ __forceinline__ void EnterTile(const GemmParams& params,
+                                            const protocol::TileCoord& at, std::int32_t row) {
+    if (at.segment == params.call.rank) {
+      next_k = params.chunks.depth;
+      return;
+    }
     // A cluster's last CTA may lie past the last row: it loads zeros and waits with its neighbour.
     const std::int32_t last = params.chunks.rows - 1;
     const std::int32_t end = row + Tile::kTileM - 1;
     first_chunk = (row < last ? row : last) / params.chunks.chunk_rows;
     last_chunk = (end < last ? end : last) / params.chunks.chunk_rows;
+    next_k = ChunksHere(params, at) * params.chunks.chunk_depth;
+    if (next_k == 0) return;
+    // Acquire of every flag the sweep read; pairs with ShardPush's PublishFlag on rank `segment`.
+    // Then the data, which comes through the async proxy.
+    FenceAcquireSys();
+    bulk::FenceGenericToAsync();
   }
 
-  __device__ __forceinline__ void AwaitBlock(const GemmParams& params, std::int32_t k) {
+  __device__ __forceinline__ void AwaitBlock(const GemmParams& params,
+                                             const protocol::TileCoord& at, std::int32_t k) {
     if (k < next_k) return;
     const std::int32_t depth_chunk = k / params.chunks.chunk_depth;
-    bool loaded = false;
     for (std::int32_t chunk = first_chunk; chunk <= last_chunk; ++chunk) {
-      const std::int32_t index = params.chunks.FlagIndex(batch, chunk, depth_chunk);
-      if (index < 32 && (seen >> index & 1) != 0) continue;
+      const std::int32_t index = params.chunks.FlagIndex(at.batch, chunk, depth_chunk);
       // Acquire, system scope; pairs with ShardPush's PublishFlag on rank `segment`.
-      protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kAgChunk, segment,
-                                        index, params.call.layout.AgFlagOffset(segment, index));
-      if (index < 32) seen |= 1u << index;
-      loaded = true;
+      protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kAgChunk,
+                                        at.segment, index,
+                                        params.call.layout.AgFlagOffset(at.segment, index));
     }
     // The flag was read through the generic proxy, the data will be through the async proxy.
-    if (loaded) bulk::FenceGenericToAsync();
+    bulk::FenceGenericToAsync();
     next_k = (depth_chunk + 1) * params.chunks.chunk_depth;
   }
 
@@ -82,6 +86,35 @@ struct ChunkGate {
       TmaLoad<Tile::kClusterN>(params.x_slots, full, smem, k, row, at.batch, at.segment,
                                static_cast<std::int32_t>(epoch & 1));
     }
+  }
+
+ private:
+  // Leading depth chunks whose flags are up for all of the tile's row chunks. Relaxed reads, several
+  // in flight, because one acquire after the other would stall the loads: the usual case is that
+  // everything is here.
+  __device__ __forceinline__ std::int32_t ChunksHere(const GemmParams& params,
+                                                     const protocol::TileCoord& at) const {
+    const std::int32_t depth_chunks = params.chunks.DepthChunks();
+    std::int32_t here = depth_chunks;
+    for (std::int32_t chunk = first_chunk; chunk <= last_chunk; ++chunk) {
+      const std::uint8_t* flags =
+          params.call.base[params.call.rank] +
+          params.call.layout.AgFlagOffset(at.segment,
+                                          params.chunks.FlagIndex(at.batch, chunk, 0));
+      for (std::int32_t first = 0; first < here; first += kSweep) {
+        std::uint64_t seen[kSweep];
+#pragma unroll
+        for (std::int32_t i = 0; i < kSweep; ++i) {
+          const std::int32_t d = first + i < depth_chunks ? first + i : depth_chunks - 1;
+          seen[i] = DeviceMemory::LoadRelaxed(flags + d * protocol::kFlagBytes);
+        }
+#pragma unroll
+        for (std::int32_t i = kSweep - 1; i >= 0; --i) {
+          if (seen[i] < epoch && first + i < here) here = first + i;
+        }
+      }
+    }
+    return here;
   }
 };
 

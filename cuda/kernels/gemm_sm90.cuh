@@ -68,13 +68,13 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
   const std::int32_t total = params.grid.TotalTiles();
   std::int32_t next = cta_rank == 0 ? schedule.Claim(params) : 0;
   for (;;) {
-    std::int32_t ticket = next;
+    std::int32_t ticket = next < total ? next : kNoTile;
     if (cta_rank == 0) {
       tickets.Publish(ticket);
     } else {
       ticket = tickets.Read(true);
     }
-    if (ticket >= total) return;
+    if (ticket == kNoTile) return;
     // One tile ahead: the atomic's latency passes under this tile's loads.
     if (cta_rank == 0) next = schedule.Claim(params);
 
@@ -86,21 +86,21 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
     gate.EnterTile(params, at, row);
     for (std::int32_t block = 0; block < params.k_blocks; ++block) {
       const std::int32_t k = block * kTileK;
-      gate.AwaitBlock(params, k);
+      gate.AwaitBlock(params, at, k);
       // Pairs with ReleaseStage of every warpgroup that read the stage, cluster scope.
-      smem.empty[stage.slot].Wait(stage.EmptyParity(), "free stage");
-      MBarrier& full = smem.full[stage.slot];
+      smem.empty[stage.Slot()].Wait(stage.EmptyParity(), "free stage");
+      MBarrier& full = smem.full[stage.Slot()];
       full.ArriveExpect(Tile::kABytes + Tile::kBBytes);
-      gate.Load(params, at, row + a_part, k, full, smem.a[stage.slot] + a_part * kTileK * 2);
+      gate.Load(params, at, row + a_part, k, full, smem.a[stage.Slot()] + a_part * kTileK * 2);
       if constexpr (Tile::kTransposeW) {
-        TmaLoad<Tile::kClusterM>(params.w, full, smem.b[stage.slot] + b_part * kTileK * 2, k,
+        TmaLoad<Tile::kClusterM>(params.w, full, smem.b[stage.Slot()] + b_part * kTileK * 2, k,
                                  column + b_part);
       } else {
         // A box of 64 columns is kTileK rows of 128 bytes; this CTA loads rows from b_part on.
 #pragma unroll
         for (int box = 0; box < Tile::kColumnBoxes; ++box) {
           TmaLoad<Tile::kClusterM>(params.w, full,
-                                   smem.b[stage.slot] + box * kBoxBytes + b_part * 128,
+                                   smem.b[stage.Slot()] + box * kBoxBytes + b_part * 128,
                                    column + box * kBoxColumns, k + b_part);
         }
       }
@@ -129,22 +129,22 @@ __device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma,
                                              std::int32_t k_blocks) {
   using cute::_;
   mma.accumulate_ = cute::GMMA::ScaleOut::Zero;
-  std::uint32_t previous = stage.slot;
+  std::uint32_t previous = stage.Slot();
   for (std::int32_t block = 0; block < k_blocks; ++block) {
     // Pairs with the producers' TMA into this stage; its bytes complete on this barrier.
-    smem.full[stage.slot].Wait(stage.FullParity(), "stage");
+    smem.full[stage.Slot()].Wait(stage.FullParity(), "stage");
     cute::warpgroup_fence_operand(acc);
     cute::warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < cute::size<2>(a); ++k) {
-      cute::gemm(mma, a(_, _, k, stage.slot), b(_, _, k, stage.slot), acc);
+      cute::gemm(mma, a(_, _, k, stage.Slot()), b(_, _, k, stage.Slot()), acc);
       mma.accumulate_ = cute::GMMA::ScaleOut::One;
     }
     cute::warpgroup_commit_batch();
     cute::warpgroup_wait<1>();
     cute::warpgroup_fence_operand(acc);
     if (block > 0) ReleaseStage(smem, previous);
-    previous = stage.slot;
+    previous = stage.Slot();
     stage.Advance();
   }
   cute::warpgroup_wait<0>();
@@ -171,11 +171,11 @@ __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMem
   TicketRing<Tile> tickets(smem);
   SlotWriter<Tile> writer(smem, stream);
   RingCursor<Tile::kStages> stage;
-  const std::int32_t total = params.grid.TotalTiles();
-  for (int sequence = 0;; ++sequence) {
+  for (;;) {
+    const bool mine = !Tile::kPingPong || tickets.cursor.Slot() % 2 == stream;
     const std::int32_t ticket = tickets.Read(threadIdx.x % 32 == 0);
-    if (ticket >= total) return;
-    if (Tile::kPingPong && sequence % 2 != stream) {
+    if (ticket == kNoTile) return;
+    if (!mine) {
       stage.Skip(params.k_blocks);
       continue;
     }
@@ -194,12 +194,11 @@ __device__ __forceinline__ void MoveTiles(const GemmParams& params, SharedMemory
                                           int stream, std::int32_t cta_rank) {
   TicketRing<Tile> tickets(smem);
   SlotMover<Tile, Sink> mover(smem, params, stream, cta_rank);
-  const std::int32_t total = params.grid.TotalTiles();
-  for (int sequence = 0;; ++sequence) {
+  for (;;) {
+    const bool mine = !Tile::kPingPong || tickets.cursor.Slot() % 2 == stream;
     const std::int32_t ticket = tickets.Read(true);
-    if (ticket >= total) return;
-    if (Tile::kPingPong && sequence % 2 != stream) continue;
-    mover.HandleTile(protocol::TileAt(params.grid, Schedule::kOrder, ticket));
+    if (ticket == kNoTile) return;
+    if (mine) mover.HandleTile(protocol::TileAt(params.grid, Schedule::kOrder, ticket));
   }
 }
 

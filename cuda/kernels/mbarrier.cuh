@@ -132,25 +132,36 @@ __device__ __forceinline__ void FenceSharedToAsync() {
 
 // Position in a ring of kDepth slots, each guarded by a full and an empty barrier. Both sides walk
 // the same sequence; an empty wait passes at once in the first round.
+// One register: consumers hold 192 accumulators and have few to spare.
 template <int kDepth>
 struct RingCursor {
-  std::uint32_t slot = 0;
-  std::uint32_t parity = 0;
+  static constexpr bool kCounts = (kDepth & (kDepth - 1)) == 0;
+  std::uint32_t state = 0;  // uses so far (kCounts), else slot * 2 + parity
+
+  __device__ __forceinline__ std::uint32_t Slot() const {
+    return kCounts ? state % kDepth : state / 2;
+  }
+  __device__ __forceinline__ std::uint32_t FullParity() const {
+    return kCounts ? state / kDepth % 2 : state % 2;
+  }
+  __device__ __forceinline__ std::uint32_t EmptyParity() const { return FullParity() ^ 1; }
 
   __device__ __forceinline__ void Advance() {
-    if (++slot == kDepth) {
-      slot = 0;
-      parity ^= 1;
+    if constexpr (kCounts) {
+      ++state;
+    } else {
+      state = state + 2 < 2 * kDepth ? state + 2 : state % 2 ^ 1;
     }
   }
   // Skips `count` uses that another consumer takes.
   __device__ __forceinline__ void Skip(std::uint32_t count) {
-    const std::uint32_t total = slot + count;
-    parity ^= (total / kDepth) & 1;
-    slot = total % kDepth;
+    if constexpr (kCounts) {
+      state += count;
+    } else {
+      const std::uint32_t total = Slot() + count;
+      state = total % kDepth * 2 + ((FullParity() ^ total / kDepth) & 1);
+    }
   }
-  __device__ __forceinline__ std::uint32_t FullParity() const { return parity; }
-  __device__ __forceinline__ std::uint32_t EmptyParity() const { return parity ^ 1; }
 };
 
 }  // namespace jax_flux::kernels

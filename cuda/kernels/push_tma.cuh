@@ -83,9 +83,9 @@ struct ShardPush {
       }
     };
     const auto load = [&] {
-      MBarrier& full = smem.push_full[loads.slot];
+      MBarrier& full = smem.push_full[loads.Slot()];
       full.ArriveExpect(Tile::kPushBytes);
-      TmaLoad<1>(params.push_source, full, smem.push[loads.slot], load_k, load_row,
+      TmaLoad<1>(params.push_source, full, smem.push[loads.Slot()], load_k, load_row,
                  push.chunk.batch);
       advance(load_row, load_k);
       loads.Advance();
@@ -95,8 +95,8 @@ struct ShardPush {
       bulk::WaitStoreReads<0>();  // the other buffer's store has read it
       if (box + 1 < boxes) load();
       // TMA wrote the buffer and TMA reads it: one proxy, ordered by the barrier.
-      smem.push_full[stores.slot].Wait(stores.FullParity(), "push box");
-      TmaStore(target, smem.push[stores.slot], store_k, store_row, push.chunk.batch,
+      smem.push_full[stores.Slot()].Wait(stores.FullParity(), "push box");
+      TmaStore(target, smem.push[stores.Slot()], store_k, store_row, push.chunk.batch,
                params.call.rank, parity);
       bulk::CommitStores();
       advance(store_row, store_k);

@@ -80,8 +80,8 @@ struct SlotWriter {
 #pragma unroll
       for (int column = 0; column < Tile::kColumnBoxes; ++column) {
         // The mover has seen the slot's last store read it (wait_group.read) and arrived.
-        smem.slot_empty[stream][cursor.slot].Wait(cursor.EmptyParity(), "free slot");
-        const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.slot]) + fragment;
+        smem.slot_empty[stream][cursor.Slot()].Wait(cursor.EmptyParity(), "free slot");
+        const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.Slot()]) + fragment;
 #pragma unroll
         for (int quarter = 0; quarter < 4; ++quarter) {
           const int j = column * 8 + quarter * 2;
@@ -98,7 +98,7 @@ struct SlotWriter {
         FenceSharedToAsync();  // the mover's TMA reads what every thread here wrote
         SyncStream();
         // Pairs with the mover's wait in StoreTile, CTA scope.
-        if (threadIdx.x % kWarpgroup == 0) smem.slot_full[stream][cursor.slot].Arrive();
+        if (threadIdx.x % kWarpgroup == 0) smem.slot_full[stream][cursor.Slot()].Arrive();
         cursor.Advance();
       }
     }
@@ -113,8 +113,8 @@ struct SlotWriter {
 #pragma unroll
         for (int column = 0; column < Tile::kColumnBoxes; ++column) {
           // Pairs with the TMA load of FetchPartials; its bytes complete on this barrier.
-          smem.slot_full[stream][cursor.slot].Wait(cursor.FullParity(), "partial");
-          const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.slot]) + fragment;
+          smem.slot_full[stream][cursor.Slot()].Wait(cursor.FullParity(), "partial");
+          const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.Slot()]) + fragment;
 #pragma unroll
           for (int quarter = 0; quarter < 4; ++quarter) {
             std::uint32_t word[4];
@@ -133,7 +133,7 @@ struct SlotWriter {
           FenceSharedToAsync();  // our reads before the TMA write that fills the slot next
           SyncStream();
           // Pairs with the mover's wait in FetchPartials or our own in Write, CTA scope.
-          if (threadIdx.x % kWarpgroup == 0) smem.slot_empty[stream][cursor.slot].Arrive();
+          if (threadIdx.x % kWarpgroup == 0) smem.slot_empty[stream][cursor.Slot()].Arrive();
           cursor.Advance();
         }
       }
@@ -200,22 +200,22 @@ struct SlotMover {
       if (box >= Tile::kSlots) {
         bulk::WaitStoreReads<Tile::kSlots - 1>();
         // The consumers may refill it; pairs with their wait in Write, CTA scope.
-        smem.slot_empty[stream][oldest.slot].Arrive();
+        smem.slot_empty[stream][oldest.Slot()].Arrive();
         oldest.Advance();
       }
       if constexpr (Sink::kReduces) {
         // A partial may still lie in the slot: stay in step with its barrier. Pairs with Add.
-        smem.slot_empty[stream][cursor.slot].Wait(cursor.EmptyParity(), "drained slot");
+        smem.slot_empty[stream][cursor.Slot()].Wait(cursor.EmptyParity(), "drained slot");
       }
       // Pairs with the consumers' Arrive after their proxy fence in Write, CTA scope.
-      smem.slot_full[stream][cursor.slot].Wait(cursor.FullParity(), "finished box");
-      store(smem.slot[stream][cursor.slot], BoxColumn(at, box), BoxRow(at, box));
+      smem.slot_full[stream][cursor.Slot()].Wait(cursor.FullParity(), "finished box");
+      store(smem.slot[stream][cursor.Slot()], BoxColumn(at, box), BoxRow(at, box));
       bulk::CommitStores();
       cursor.Advance();
     }
     bulk::WaitStoreReads<0>();
     for (int left = 0; left < Tile::kSlots; ++left) {
-      smem.slot_empty[stream][oldest.slot].Arrive();  // as above
+      smem.slot_empty[stream][oldest.Slot()].Arrive();  // as above
       oldest.Advance();
     }
   }
@@ -233,10 +233,10 @@ struct SlotMover {
       bulk::FenceGenericToAsync();  // flag by the generic proxy, data by the async proxy
       for (int box = 0; box < Tile::kBoxes; ++box) {
         // Own store has read the slot, or the consumers have added what was in it.
-        smem.slot_empty[stream][cursor.slot].Wait(cursor.EmptyParity(), "slot for a partial");
-        MBarrier& full = smem.slot_full[stream][cursor.slot];
+        smem.slot_empty[stream][cursor.Slot()].Wait(cursor.EmptyParity(), "slot for a partial");
+        MBarrier& full = smem.slot_full[stream][cursor.Slot()];
         full.ArriveExpect(kBoxBytes);
-        TmaLoad<1>(params.area[rank], full, smem.slot[stream][cursor.slot], BoxColumn(at, box),
+        TmaLoad<1>(params.area[rank], full, smem.slot[stream][cursor.Slot()], BoxColumn(at, box),
                    BoxRow(at, box), at.batch, source, parity);
         cursor.Advance();
       }

@@ -16,6 +16,10 @@
 
 namespace jax_flux::kernels {
 
+// Makes this thread's earlier LoadRelaxed of flags acquire loads; pairs with StoreReleaseSys of a
+// peer, system scope.
+__device__ inline void FenceAcquireSys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
 struct DeviceMemory {
   using Word = std::uint8_t;
 

@@ -45,6 +45,8 @@ struct ClaimedSchedule {
   }
 };
 
+inline constexpr std::int32_t kNoTile = -1;  // published after the last tile
+
 // Readers of one ticket in one CTA: the eight consumer warps and the two movers, and the producer
 // of every CTA but the leader.
 template <class Tile>
@@ -60,12 +62,18 @@ struct TicketRing {
   // Leader's producer thread.
   __device__ __forceinline__ void Publish(std::int32_t ticket) {
     // Pairs with the readers' ArriveAt(0), which frees the slot in every CTA.
-    smem.ticket_empty[cursor.slot].Wait(cursor.EmptyParity(), "ticket slot");
+    smem.ticket_empty[cursor.Slot()].Wait(cursor.EmptyParity(), "ticket slot");
+    MBarrier& full = smem.ticket_full[cursor.Slot()];
+    const auto word = static_cast<std::uint32_t>(ticket);
+    // Pairs with Wait in Read on every CTA.
+    if constexpr (Tile::kCluster == 1) {
+      smem.ticket[cursor.Slot()] = word;
+      full.Arrive();
+    } else {
 #pragma unroll
-    for (std::uint32_t rank = 0; rank < Tile::kCluster; ++rank) {
-      // Pairs with Wait in Read on that CTA.
-      smem.ticket_full[cursor.slot].SendAt(rank, &smem.ticket[cursor.slot],
-                                           static_cast<std::uint32_t>(ticket));
+      for (std::uint32_t rank = 0; rank < Tile::kCluster; ++rank) {
+        full.SendAt(rank, &smem.ticket[cursor.Slot()], word);
+      }
     }
     cursor.Advance();
   }
@@ -73,12 +81,19 @@ struct TicketRing {
   // Every other role; all active threads of the calling warp together.
   __device__ __forceinline__ std::int32_t Read(bool arrives) {
     // Pairs with the leader's SendAt; the word completes on this barrier.
-    smem.ticket_full[cursor.slot].Wait(cursor.FullParity(), "ticket");
+    smem.ticket_full[cursor.Slot()].Wait(cursor.FullParity(), "ticket");
     const std::int32_t ticket =
-        static_cast<std::int32_t>(*static_cast<volatile std::uint32_t*>(&smem.ticket[cursor.slot]));
+        static_cast<std::int32_t>(*static_cast<volatile std::uint32_t*>(&smem.ticket[cursor.Slot()]));
     __syncwarp(__activemask());
     // The word has been read; pairs with Wait in Publish.
-    if (arrives) smem.ticket_empty[cursor.slot].ArriveAt(0);
+    if (arrives) {
+      MBarrier& empty = smem.ticket_empty[cursor.Slot()];
+      if constexpr (Tile::kCluster == 1) {
+        empty.Arrive();
+      } else {
+        empty.ArriveAt(0);
+      }
+    }
     cursor.Advance();
     return ticket;
   }

@@ -1,0 +1,200 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""ctypes view of the preset library, and one rank with all that its peers would have sent."""
+
+import ctypes
+import time
+
+import torch
+
+MAX_WORLD = 8
+EPOCH = 6  # epoch of the first call; its parity is 0
+SITE = 0x5EED
+POISON = float("nan")
+
+
+PROBLEM_FIELDS = ("world", "rank", "batch", "rows", "columns", "depth")
+PLAN_FIELDS = ("raster_group", "chunk_rows", "chunk_depth", "depth_outer", "sm_margin")
+LAYOUT_FIELDS = (
+    *("total", "epoch", "entries", "data", "ag_flags", "ag_row", "ag_count"),
+    *("rs_flags", "rs_row", "rs_count", "ag_half0", "ag_half1", "rs_half0", "rs_half1"),
+)
+
+
+class PresetCall(ctypes.Structure):
+    _fields_ = [
+        ("instance", ctypes.c_char_p),
+        *[(name, ctypes.c_int32) for name in PROBLEM_FIELDS + PLAN_FIELDS],
+        ("x", ctypes.c_void_p),
+        ("w", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("base", ctypes.c_void_p * MAX_WORLD),
+        ("record", ctypes.c_void_p),
+        ("site", ctypes.c_uint64),
+        ("fail_ns", ctypes.c_uint64),
+    ]
+
+
+class Library:
+    def __init__(self, path):
+        self.lib = ctypes.CDLL(path)
+        for name in ("plan", "layout", "touch", "launch"):
+            getattr(self.lib, f"preset_{name}").restype = ctypes.c_char_p
+
+    def instances(self):
+        names = (ctypes.c_char_p * 64)()
+        count = self.lib.preset_instances(names, 64)
+        return [names[i].decode() for i in range(count)]
+
+    def _check(self, error):
+        if error:
+            raise RuntimeError(error.decode())
+
+    def touch(self, name):
+        self._check(self.lib.preset_touch(name.encode()))
+
+    def plan(self, call):
+        self._check(self.lib.preset_plan(ctypes.byref(call)))
+
+    def layout(self, call):
+        out = (ctypes.c_uint64 * len(LAYOUT_FIELDS))()
+        self._check(self.lib.preset_layout(ctypes.byref(call), out))
+        return dict(zip(LAYOUT_FIELDS, out, strict=True))
+
+    def launch(self, call):
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        self._check(self.lib.preset_launch(ctypes.byref(call), stream))
+
+
+class Rank:
+    """One rank's call with everything its peers would have sent."""
+
+    def __init__(self, library, name, world, rank, batch, rows, columns, depth, plan=None):
+        self.library, self.name = library, name
+        self.op = name.rsplit("_", 1)[1]
+        transpose = "_nt_" in name
+        self.shape = (world, rank, batch, rows, columns, depth)
+        self.call = PresetCall(
+            instance=name.encode(), world=world, rank=rank, batch=batch, rows=rows,
+            columns=columns, depth=depth, site=SITE, fail_ns=3_000_000_000,
+        )  # fmt: skip
+        library.touch(name)
+        library.plan(self.call)
+        for key, value in (plan or {}).items():
+            setattr(self.call, key, value)
+        options = {"dtype": torch.bfloat16, "device": "cuda"}
+        scale = depth**-0.5
+        self.w = torch.randn((columns, depth) if transpose else (depth, columns), **options) * scale
+        self.wt = self.w.T if transpose else self.w  # [k, n]
+        if self.op == "rs":
+            self.x = torch.randn(batch, world, rows, depth, **options)
+            self.y = torch.empty(batch, rows, columns, **options)
+        else:
+            self.shards = [torch.randn(batch, rows, depth, **options) for _ in range(world)]
+            self.x = self.shards[rank]
+            self.y = torch.empty(batch, world, rows, columns, **options)
+        self.call.x, self.call.w = self.x.data_ptr(), self.w.data_ptr()
+        self.call.y = self.y.data_ptr()
+        self.record = torch.zeros(64, dtype=torch.int64).pin_memory()
+        self.call.record = self.record.data_ptr()
+        if self.op != "plain":
+            self._workspaces()
+
+    def _workspaces(self):
+        world, rank, batch, rows, columns, depth = self.shape
+        self.layout = at = self.library.layout(self.call)
+        self.spaces = []
+        for r in range(world):
+            space = torch.full((at["total"],), 0xFF, dtype=torch.uint8, device="cuda")
+            space[: at["data"]] = 0
+            self.spaces.append(space)
+            self.call.base[r] = space.data_ptr()
+        own = self.spaces[rank]
+        self.words(own, at["epoch"], 1)[0] = EPOCH - 1
+        for source in range(world):
+            for parity in range(2):
+                if source != rank:
+                    entry = self.words(own, at["entries"] + (2 * source + parity) * 128, 2)
+                    entry[0], entry[1] = EPOCH + parity, SITE
+        width, kind = (columns, "rs") if self.op == "rs" else (depth, "ag")
+        for source in range(world):
+            if source == rank:
+                continue
+            row = at[f"{kind}_flags"] + source * at[f"{kind}_row"]
+            self.words(own, row, at[f"{kind}_count"])[:] = EPOCH + 1
+        if self.op == "rs":
+            self.partials = [
+                torch.randn(batch, rows, columns, dtype=torch.bfloat16, device="cuda")
+                for _ in range(world)
+            ]
+        sent = self.partials if self.op == "rs" else self.shards
+        for parity in range(2):
+            slots = self.slots(own, parity, width)
+            for source in range(world):
+                if source != rank:
+                    slots[source] = sent[source]
+
+    @staticmethod
+    def words(space, offset, count):
+        return space[offset : offset + 8 * count].view(torch.int64)
+
+    def slots(self, space, parity, width):
+        world, _, batch, rows, _, _ = self.shape
+        kind = "rs" if self.op == "rs" else "ag"
+        offset = self.layout[f"{kind}_half{parity}"]
+        size = 2 * world * batch * rows * width
+        return space[offset : offset + size].view(torch.bfloat16).view(world, batch, rows, width)
+
+    def endless(self):
+        """Presets flags and entries for any number of calls."""
+        if self.op == "plain":
+            return
+        world, rank = self.shape[:2]
+        at, own = self.layout, self.spaces[rank]
+        kind = "rs" if self.op == "rs" else "ag"
+        for source in range(world):
+            if source != rank:
+                row = at[f"{kind}_flags"] + source * at[f"{kind}_row"]
+                self.words(own, row, at[f"{kind}_count"])[:] = 1 << 40
+                for parity in range(2):
+                    self.words(own, at["entries"] + (2 * source + parity) * 128, 1)[0] = 1 << 40
+
+    def launch(self):
+        self.library.launch(self.call)
+
+    def launcher(self, **plan):
+        """A launch with some plan fields replaced that do not move flags."""
+        call = PresetCall.from_buffer_copy(self.call)
+        for key, value in plan.items():
+            setattr(call, key, value)
+        return lambda: self.library.launch(call)
+
+    def withhold(self):
+        """Takes the peers' data and flags back; deliver() brings them while the kernel waits."""
+        world, rank, _, _, columns, depth = self.shape
+        width, kind = (columns, "rs") if self.op == "rs" else (depth, "ag")
+        own, at = self.spaces[rank], self.layout
+        slots = self.slots(own, EPOCH & 1, width)
+        self.late = []
+        for step in range(1, world):
+            source = (rank - step) % world
+            row = at[f"{kind}_flags"] + source * at[f"{kind}_row"]
+            flags = self.words(own, row, at[f"{kind}_count"])
+            self.late.append([(part, part.cpu().pin_memory()) for part in (slots[source], flags)])
+            slots[source] = POISON
+            flags[:] = EPOCH - 1
+
+    def deliver(self, pause_s):
+        """From pinned memory, so that copy engines do it: the kernel holds every SM."""
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for parts in self.late:
+                time.sleep(pause_s)
+                for target, source in parts:
+                    target.copy_(source, non_blocking=True)
+        side.synchronize()
+
+    def failure(self):
+        """Fields of the fatal record (protocol/record.h): kind, wait, op, rank, peer, index."""
+        return self.record.view(torch.int32)[16:22].tolist()
