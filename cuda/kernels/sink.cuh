@@ -220,17 +220,43 @@ struct SlotMover {
     }
   }
 
+  // Whether every peer's flag of this tile is up. Relaxed reads, all in flight at once; the fences
+  // make them acquires and order the async proxy's reads after them.
+  __device__ __forceinline__ bool PartialsHere(std::int32_t flag) const {
+    const protocol::Call& call = params.call;
+    std::uint64_t seen[protocol::kMaxWorld];
+#pragma unroll
+    for (std::int32_t i = 0; i < protocol::kMaxWorld; ++i) {
+      // Past the last peer, the last one again.
+      const std::int32_t step = i < call.world - 1 ? i : call.world - 2;
+      const std::int32_t source = protocol::PushPeerAt(call.rank, call.world, step);
+      seen[i] = DeviceMemory::LoadRelaxed(call.base[call.rank] +
+                                          call.layout.RsFlagOffset(source, flag));
+    }
+    bool here = true;
+#pragma unroll
+    for (std::int32_t i = 0; i < protocol::kMaxWorld; ++i) here &= seen[i] >= epoch;
+    if (!here) return false;
+    // Acquire, system scope; pairs with PublishFlag of the streams that made the partials.
+    FenceAcquireSys();
+    bulk::FenceGenericToAsync();
+    return true;
+  }
+
   // Partials of an own tile in rank order, own rank left out: its sum starts from the
   // accumulators, which never were rounded.
   __device__ __forceinline__ void FetchPartials(const protocol::TileCoord& at, std::int32_t flag,
                                                 std::int32_t parity) {
     const std::int32_t rank = params.call.rank;
+    const bool here = PartialsHere(flag);
     for (std::int32_t source = 0; source < params.call.world; ++source) {
       if (source == rank) continue;
-      // Acquire, system scope; pairs with PublishFlag of the stream that made it on `source`.
-      protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kRsTile, source,
-                                        flag, params.call.layout.RsFlagOffset(source, flag));
-      bulk::FenceGenericToAsync();  // flag by the generic proxy, data by the async proxy
+      if (!here) {
+        // Acquire, system scope; pairs with PublishFlag of the stream that made it on `source`.
+        protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kRsTile, source,
+                                          flag, params.call.layout.RsFlagOffset(source, flag));
+        bulk::FenceGenericToAsync();  // flag by the generic proxy, data by the async proxy
+      }
       for (int box = 0; box < Tile::kBoxes; ++box) {
         // Own store has read the slot, or the consumers have added what was in it.
         smem.slot_empty[stream][cursor.Slot()].Wait(cursor.EmptyParity(), "slot for a partial");
