@@ -42,8 +42,8 @@ struct ChunkGate {
   __device__ explicit ChunkGate(const GemmParams& params)
       : epoch(protocol::CallEpoch<DeviceMemory>(params.call)) {}
 
-  __device__ __forceinline__ void EnterTile(const GemmParams& params,
-                                            const protocol::TileCoord& at, std::int32_t row) {
+  __device__ __forceinline__ void EnterTile(const GemmParams& params, const protocol::TileCoord& at,
+                                            std::int32_t row) {
     if (at.segment == params.call.rank) {
       next_k = params.chunks.depth;
       return;
@@ -89,9 +89,9 @@ struct ChunkGate {
   }
 
  private:
-  // Leading depth chunks whose flags are up for all of the tile's row chunks. Relaxed reads, several
-  // in flight, because one acquire after the other would stall the loads: the usual case is that
-  // everything is here.
+  // Leading depth chunks whose flags are up for all of the tile's row chunks. Relaxed reads,
+  // several in flight, because one acquire after the other would stall the loads: the usual case is
+  // that everything is here.
   __device__ __forceinline__ std::int32_t ChunksHere(const GemmParams& params,
                                                      const protocol::TileCoord& at) const {
     const std::int32_t depth_chunks = params.chunks.DepthChunks();
@@ -99,8 +99,7 @@ struct ChunkGate {
     for (std::int32_t chunk = first_chunk; chunk <= last_chunk; ++chunk) {
       const std::uint8_t* flags =
           params.call.base[params.call.rank] +
-          params.call.layout.AgFlagOffset(at.segment,
-                                          params.chunks.FlagIndex(at.batch, chunk, 0));
+          params.call.layout.AgFlagOffset(at.segment, params.chunks.FlagIndex(at.batch, chunk, 0));
       for (std::int32_t first = 0; first < here; first += kSweep) {
         std::uint64_t seen[kSweep];
 #pragma unroll

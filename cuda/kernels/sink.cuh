@@ -230,8 +230,8 @@ struct SlotMover {
       // Past the last peer, the last one again.
       const std::int32_t step = i < call.world - 1 ? i : call.world - 2;
       const std::int32_t source = protocol::PushPeerAt(call.rank, call.world, step);
-      seen[i] = DeviceMemory::LoadRelaxed(call.base[call.rank] +
-                                          call.layout.RsFlagOffset(source, flag));
+      seen[i] =
+          DeviceMemory::LoadRelaxed(call.base[call.rank] + call.layout.RsFlagOffset(source, flag));
     }
     bool here = true;
 #pragma unroll

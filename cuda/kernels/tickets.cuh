@@ -82,8 +82,8 @@ struct TicketRing {
   __device__ __forceinline__ std::int32_t Read(bool arrives) {
     // Pairs with the leader's SendAt; the word completes on this barrier.
     smem.ticket_full[cursor.Slot()].Wait(cursor.FullParity(), "ticket");
-    const std::int32_t ticket =
-        static_cast<std::int32_t>(*static_cast<volatile std::uint32_t*>(&smem.ticket[cursor.Slot()]));
+    const std::int32_t ticket = static_cast<std::int32_t>(
+        *static_cast<volatile std::uint32_t*>(&smem.ticket[cursor.Slot()]));
     __syncwarp(__activemask());
     // The word has been read; pairs with Wait in Publish.
     if (arrives) {
