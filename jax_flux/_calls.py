@@ -214,6 +214,8 @@ def ar(spec: Spec, axis: Axis, x: jax.Array, w: jax.Array) -> jax.Array:
     kwargs: dict[str, Any] = dict(
         transpose_w=spec.transpose_w, out_dtype=spec.out_dtype, precision=spec.precision
     )
+    # psum refuses an operand that varies over a part of its axes.
+    x, w = _vjp.cast_union(axis.names if axis.where is Where.MANUAL else (), x, w)
     y = reference.matmul_ar(x, w, axis_name=_collective_names(axis), **kwargs)
     if axis.where is Where.MANUAL and _compat.varying(y) & set(axis.names):
         # Over an axis of size 1: moves nothing, only makes the type invariant.

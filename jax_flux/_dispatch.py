@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from jax_flux import _ffi, _plan, _stats
@@ -47,7 +46,8 @@ class Spec:
         """The spec of the op that computes this one's dx: w is read the other way around.
 
         A forced plan and a demand for "fused" bind the forward only, as dx may have other sizes:
-        there the kernel runs wherever it can, whatever is expected to be faster.
+        there the kernel runs wherever it can, whatever is expected to be faster. ``precision`` stays
+        the forward's, as in the transpose of any lax dot.
         """
         return dataclasses.replace(
             self,
@@ -55,7 +55,6 @@ class Spec:
             out_dtype=out_dtype,
             transpose_w=not self.transpose_w,
             return_gathered=return_gathered,
-            precision=jax.config.jax_default_matmul_precision,
             implementation=(
                 _plan.PREFER if self.implementation == "fused" else self.implementation
             ),

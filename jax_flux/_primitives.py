@@ -88,10 +88,17 @@ def _batch_through_reference(
     return list(out), [0] * len(out)
 
 
+def _alike(args: Sequence[jax.Array]) -> list[jax.Array]:
+    """Restores the module's invariant: vmap(spmd_axis_name=...) makes mapped operands vary more."""
+    axes = frozenset[str]().union(*(_compat.varying(a) for a in args))
+    return [_compat.cast_varying(a, axes) for a in args]
+
+
 def _batch_through_loop(
     primitive: Any, axis_data: Any, args: Any, dims: Any, params: Any
 ) -> tuple[list[jax.Array], list[int]]:
     """vmap of a call that demanded the kernel: one call per element, in a loop."""
+    args = _alike(args)
     mapped = [jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True) if d is not None]
 
     def one(slices: list[jax.Array]) -> list[jax.Array]:
@@ -119,6 +126,7 @@ def _batching(
         if all(d is None for d in dims):
             out = primitive.bind(*args, **params)
             return out, [None] * len(out)
+        args = _alike(args)
         size = axis_data.size
         xs = [
             jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)

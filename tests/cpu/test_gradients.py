@@ -173,3 +173,17 @@ def test_gradients_of_replicated_x_over_own_axis_sum_once(mesh, check_vma):
     ours = programs.gradients(programs.program(case, OURS, check_vma), operands)
     theirs = programs.gradients(programs.program(case, BY_HAND, check_vma), operands)
     oracle.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("op", OURS)
+def test_gradients_keep_the_precision_of_the_forward(op, mesh):
+    """The context manager stands around the call, not around jax.grad."""
+
+    def careful(x, w, **keywords):
+        with jax.default_matmul_precision("highest"):
+            return OURS[op](x, w, **keywords)
+
+    fn = standard(op, mesh, True, {op: careful})
+    loss = lambda *a: jnp.sum(jnp.sin(fn(*a)))
+    text = jax.jit(jax.grad(loss, (0, 1))).lower(*global_operands()).as_text()
+    assert text.count("stablehlo.dot_general") == text.count("precision = [HIGHEST, HIGHEST]") == 3

@@ -293,6 +293,18 @@ def test_all_gather_copy_equals_lax(lead, m, k, dtype, axis_name):
         assert ours.size == 0
 
 
+@pytest.mark.parametrize("op", OURS)
+@pytest.mark.parametrize("implementation", [None, "xla"])
+def test_operands_that_vary_over_a_part_of_a_tuple_axis_equal_by_hand(op, implementation):
+    case = programs.Case(
+        op, (2, 2, 2), ("a", "b", "c"), ("a", "b"), (8, 4), 0, 3, x_axes=("a",), w_axes=("c",)
+    )
+    ours = programs.program(case, OURS, True, implementation=implementation)
+    oracle.assert_close(
+        ours(*case.operands()), programs.program(case, BY_HAND, True)(*case.operands())
+    )
+
+
 # ---- global arrays -------------------------------------------------------------------------------
 
 SHARDED = {

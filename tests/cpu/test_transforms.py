@@ -270,3 +270,21 @@ def test_linear_transpose_is_the_mirrored_op(tp8):
     )
     (dx,) = jax.linear_transpose(fn, x)(jnp.ones(fn(x).shape))
     oracle.assert_close(dx, jnp.ones((2, 16, 16)) @ w.T)
+
+
+@pytest.mark.parametrize("op", OURS)
+@pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (0, 0)], ids=str)
+def test_vmap_over_a_mesh_axis_equals_by_hand(op, in_axes, mesh, check_vma):
+    """spmd_axis_name: only the mapped operands come to vary over dp, and the kernels take no mix."""
+    x, w = operands()
+    x, w = (a if d is None else jnp.stack([a, a + 1]) for a, d in zip((x, w), in_axes, strict=True))
+
+    def both(table):
+        fn = lambda x, w: run(
+            lambda x, w: table[op](x, w, axis_name="tp"), SPECS[op], mesh, x, w, check_vma=check_vma
+        )
+        grads = jax.grad(lambda x, w: jnp.sum(jnp.sin(fn(x, w))), (0, 1))
+        mapped = lambda f: jax.jit(jax.vmap(f, in_axes=in_axes, spmd_axis_name="dp"))
+        return mapped(fn)(x, w), mapped(grads)(x, w)
+
+    oracle.assert_close(both(OURS), both(BY_HAND))
