@@ -46,8 +46,8 @@ class Spec:
         """The spec of the op that computes this one's dx: w is read the other way around.
 
         A forced plan and a demand for "fused" bind the forward only, as dx may have other sizes:
-        there the kernel runs wherever it can, whatever is expected to be faster. ``precision`` stays
-        the forward's, as in the transpose of any lax dot.
+        there the kernel runs wherever it can, whatever is expected to be faster. ``precision``
+        stays the forward's, as in the transpose of any lax dot.
         """
         return dataclasses.replace(
             self,

@@ -275,7 +275,7 @@ def test_linear_transpose_is_the_mirrored_op(tp8):
 @pytest.mark.parametrize("op", OURS)
 @pytest.mark.parametrize("in_axes", [(0, None), (None, 0), (0, 0)], ids=str)
 def test_vmap_over_a_mesh_axis_equals_by_hand(op, in_axes, mesh, check_vma):
-    """spmd_axis_name: only the mapped operands come to vary over dp, and the kernels take no mix."""
+    """spmd_axis_name: the mapped operands alone come to vary over dp."""
     x, w = operands()
     x, w = (a if d is None else jnp.stack([a, a + 1]) for a, d in zip((x, w), in_axes, strict=True))
 
