@@ -119,6 +119,8 @@ def cases(op):
     shapes = [  # batch, rows, columns, depth
         (1, 128, 192, 64), (1, 256, 384, 512), (1, 1, 8, 8), (1, 7, 200, 72), (1, 130, 1000, 520),
         (2, 300, 776, 1000), (3, 129, 1544, 264), (1, 513, 4096, 2048), (2, 1024, 768, 1152),
+        # Several tiles of 3 and 4 blocks of k per cluster: two tiles in the stages at once.
+        (1, 1024, 6144, 192), (1, 1024, 6144, 256),
     ]  # fmt: skip
     worlds = [(1, 0)] if op == "plain" else [(2, 0), (3, 1), (4, 3), (8, 5), (2, 1)]
     keys = ("batch", "rows", "columns", "depth")

@@ -34,6 +34,7 @@ def call(case: Case, at: Place, args: list[jax.Array], implementation: str) -> l
         axis_name=at.axis if len(at.axis) > 1 else at.axis[0],
         transpose_w=case.transpose_w,
         implementation=implementation,
+        config=None if implementation == "xla" else case.config,
     )
     if not case.gathers:
         bias = biases[0] if case.bias else None

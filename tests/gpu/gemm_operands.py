@@ -14,6 +14,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import jax_flux
+
 BF16 = jnp.dtype(jnp.bfloat16)
 ACTIVATIONS = {None: lambda y: y, "relu": lambda y: np.maximum(y, 0)}
 
@@ -32,6 +34,9 @@ class Case:
     bias: bool = False
     activation: str | None = None
     implementation: str = "fused"
+    tile: tuple[int, int] | None = None  # these three force the kernel
+    cluster: tuple[int, int] | None = None
+    sm_margin: int | None = None
 
     @classmethod
     def parse(cls, given: dict[str, Any]) -> Case:
@@ -41,6 +46,11 @@ class Case:
     @property
     def gathers(self) -> bool:
         return self.op == "ag_matmul"
+
+    @property
+    def config(self) -> jax_flux.Config | None:
+        forced = jax_flux.Config(tile=self.tile, cluster=self.cluster, sm_margin=self.sm_margin)
+        return None if forced == jax_flux.Config() else forced
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,6 +49,24 @@ CASES = {
     "rs-wide": rs(64, 4096, 64),
 }
 
+# Every other kernel of the table, which the planner takes for larger sizes only; with so few SMs
+# that each cluster has several tiles. 3 and 4 blocks of k fit the stages of shared memory at once.
+TALL, FLAT = {"cluster": [2, 1], "sm_margin": 64}, {"cluster": [1, 2], "sm_margin": 64}
+WIDE = {"tile": [128, 256], **TALL}
+PINGPONG = {"tile": [128, 192]}
+FORCED = {
+    "ag-tall-k192": ag(520, 1544, 192, **PINGPONG, **TALL),
+    "ag-tall-k256": ag(520, [1544, 776], 256, **PINGPONG, **TALL),
+    "ag-tall-nt-k256": ag(520, 1544, 256, transpose_w=True, **PINGPONG, **TALL),
+    "ag-flat-k256": ag(520, 1544, 256, **PINGPONG, **FLAT),
+    "ag-wide": ag(520, 1544, 328, **WIDE),
+    "rs-tall-k192": rs(520, 1544, 192, **PINGPONG, **TALL),
+    "rs-tall-k256": rs(520, 1544, 256, **PINGPONG, **TALL),
+    "rs-tall-nt-k256": rs(520, 1544, 256, transpose_w=True, **PINGPONG, **TALL),
+    "rs-flat-k256": rs(520, 1544, 256, **PINGPONG, **FLAT),
+    "rs-wide": rs(520, 1544, 328, **WIDE),
+}
+
 
 def relative(rows):
     """Relative Frobenius error of one result over all ranks."""
@@ -88,6 +106,12 @@ def test_gemms_any_shape_as_exact_as_xla(pool, world):
     for answer in answers:
         # Other buffers every time: XLA captures again and updates its graph.
         assert answer["launches"]["captured"] > 0, answer["launches"]
+
+
+@pytest.mark.parametrize("world", [2, 3], indirect=True, ids=["tp2", "tp3"])
+def test_every_kernel_with_more_tiles_than_clusters(pool, world):
+    answers = pool(world).run("sweep", cases=list(FORCED.values()), timeout_s=300)
+    check_sweep(answers, FORCED)
 
 
 @pytest.mark.parametrize(
