@@ -58,6 +58,22 @@ std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
   return hash;
 }
 
+Status CheckServes(const PlanRequest& request, const protocol::GenerationShape& have) {
+  if (Fits(request.need, have)) return Status();
+  const protocol::GenerationShape& need = request.need;
+  return Status(
+      Code::kInternal,
+      Format(
+          "%s: plan %#llx is bound to a workspace of %d and %d flags, %llu and %llu bytes a half; "
+          "this call needs %d and %d, %llu and %llu. Two plans share a hash: rebuild with `make "
+          "native` or reinstall the wheel, or pass implementation=\"xla\".",
+          OpName(request.op), static_cast<unsigned long long>(request.key.plan_hash), have.ag_flags,
+          have.rs_flags, static_cast<unsigned long long>(have.ag_half_bytes),
+          static_cast<unsigned long long>(have.rs_half_bytes), need.ag_flags, need.rs_flags,
+          static_cast<unsigned long long>(need.ag_half_bytes),
+          static_cast<unsigned long long>(need.rs_half_bytes)));
+}
+
 protocol::Call Binding::MakeCall(protocol::Op op, std::uint64_t site, bool first_launch,
                                  bool last_launch) const {
   protocol::Call call = {};
@@ -100,7 +116,10 @@ Status Group::InitOnce(const PlanRequest& request) {
 Expected<const Binding*> Group::Start(const PlanRequest& request, cudaStream_t stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = plans_.find(request.key.plan_hash);
-  if (found != plans_.end()) return static_cast<const Binding*>(found->second.get());
+  if (found != plans_.end()) {
+    JAX_FLUX_RETURN_IF_ERROR(CheckServes(request, found->second->generation->layout.shape));
+    return static_cast<const Binding*>(found->second.get());
+  }
   ScopedDevice scoped(device_);
   JAX_FLUX_RETURN_IF_ERROR(InitOnce(request));
   auto generation = world_ == 1 ? StartAlone(request) : StartTogether(request, stream);
@@ -202,6 +221,9 @@ Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cud
     return allocated;
   }
   auto generation = RegisterWithDeadline(shape, memory.value());
+  // The given-up thread may still be inside NCCL with this communicator: no third exchange. The
+  // peers that wait in it have its deadline.
+  if (generation.status().code() == Code::kDeadlineExceeded) return generation.status();
   // From here on no rank frees: a peer may have the memory mapped.
   JAX_FLUX_RETURN_IF_ERROR(Agree(request, &record, generation.status(), stream));
   generations_.push_back(std::make_unique<Generation>(generation.value()));
@@ -214,7 +236,9 @@ Expected<const Binding*> StartPlan(const PlanRequest& request, NcclComm comm, cu
     std::shared_lock<std::shared_mutex> lock(registry.mutex);
     auto found = registry.plans.find(request.key);
     if (found != registry.plans.end() && found->second.comm == comm) {
-      return found->second.binding;
+      const Binding* binding = found->second.binding;
+      JAX_FLUX_RETURN_IF_ERROR(CheckServes(request, binding->generation->layout.shape));
+      return binding;
     }
   }
   auto binding = FindOrMakeGroup(request, comm)->Start(request, stream);

@@ -101,6 +101,10 @@ class Group {
   std::unordered_map<std::uint64_t, std::unique_ptr<Binding>> plans_;  // by plan hash
 };
 
+// An error unless a generation of shape `have`, which the plan is bound to, serves this call. A
+// plan's hash covers all sizes, so that it always does; kernels trust it.
+Status CheckServes(const PlanRequest& request, const protocol::GenerationShape& have);
+
 // Initialize stage: finds or starts the plan. `comm` is null for a group of one rank.
 Expected<const Binding*> StartPlan(const PlanRequest& request, NcclComm comm, cudaStream_t stream);
 

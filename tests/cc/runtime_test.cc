@@ -9,6 +9,7 @@
 
 #include "cuda/protocol/record.h"
 #include "cuda/runtime/agreement.h"
+#include "cuda/runtime/group.h"
 #include "cuda/runtime/nccl_api.h"
 #include "cuda/runtime/rendezvous.h"
 #include "cuda/runtime/watchdog.h"
@@ -87,6 +88,21 @@ void SentencesNameOpRankPeerAndRemedy() {
   CHECK(!runtime::LastFailure().has_value(), "nothing has failed");
 }
 
+void APlanThatOutgrowsItsWorkspaceIsRefused() {
+  runtime::PlanRequest request = {};
+  request.op = protocol::Op::kMatmulRs;
+  request.key.plan_hash = 0xfeed;
+  request.need = {2, 8, 16, 4096, 8192};
+  CHECK(runtime::CheckServes(request, request.need).ok(), "exactly as large");
+  GenerationShape have = request.need;
+  have.rs_flags = 15;
+  const std::string flags = runtime::CheckServes(request, have).message();
+  CHECK(Has(flags, "matmul_rs: plan 0xfeed") && Has(flags, "8 and 15 flags"), flags);
+  have = request.need;
+  have.ag_half_bytes -= 1;
+  CHECK(Has(runtime::CheckServes(request, have).message(), "4095 and 8192 bytes"), "bytes");
+}
+
 void LocalRanksMeetStepByStepAndGiveUpInTime() {
   constexpr int kThreads = 4, kSteps = 5, kRounds = 200;
   std::atomic<int> met{0};
@@ -113,6 +129,7 @@ int main() {
   jax_flux::DisagreementNamesRanksAndBothValues();
   jax_flux::NcclOutsideTheTriedRangeIsRefused();
   jax_flux::SentencesNameOpRankPeerAndRemedy();
+  jax_flux::APlanThatOutgrowsItsWorkspaceIsRefused();
   jax_flux::LocalRanksMeetStepByStepAndGiveUpInTime();
   return 0;
 }
