@@ -1,0 +1,21 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor-parallel layers for ``flax.linen``, twins of those in `jax_flux.nnx`.
+
+They work on local shards inside a user's ``jax.shard_map`` and on global arrays under jit. Needs
+flax, which ``import jax_flux`` alone does not.
+"""
+
+from jax_flux._layers.loss import vocab_parallel_cross_entropy
+from jax_flux.linen._blocks import ParallelMLP, ParallelSelfAttention
+from jax_flux.linen._embed import VocabParallelEmbed
+from jax_flux.linen._linear import ColumnParallelLinear, RowParallelLinear
+
+__all__ = [
+    "ColumnParallelLinear",
+    "ParallelMLP",
+    "ParallelSelfAttention",
+    "RowParallelLinear",
+    "VocabParallelEmbed",
+    "vocab_parallel_cross_entropy",
+]
