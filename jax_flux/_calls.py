@@ -215,9 +215,10 @@ def ar(spec: Spec, axis: Axis, x: jax.Array, w: jax.Array) -> jax.Array:
         transpose_w=spec.transpose_w, out_dtype=spec.out_dtype, precision=spec.precision
     )
     # psum refuses an operand that varies over a part of its axes.
-    x, w = _vjp.cast_union(axis.names if axis.where is Where.MANUAL else (), x, w)
+    x, w = _vjp.cast_union(_collective_names(axis) if axis.where is Where.MANUAL else (), x, w)
     y = reference.matmul_ar(x, w, axis_name=_collective_names(axis), **kwargs)
-    if axis.where is Where.MANUAL and _compat.varying(y) & set(axis.names):
+    own = tuple(name for name in axis.names if name in _compat.varying(y))
+    if axis.where is Where.MANUAL and own:
         # Over an axis of size 1: moves nothing, only makes the type invariant.
-        y = lax.psum(y, axis.names)
+        y = lax.psum(y, own)
     return y

@@ -7,13 +7,14 @@ Route: ops.py and sharded.py call these first; nothing below validates again.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jax_flux import _plan, errors
+from jax_flux import _plan, errors, reference
 from jax_flux._config import Config
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -31,7 +32,7 @@ def shown(a: Any) -> str:
 def check_options(
     op: str, *, activation: Any, implementation: Any, config: Any, channel: Any
 ) -> None:
-    if activation is not None and activation not in ACTIVATIONS:
+    if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
         raise errors.OptionError(
             errors.message(
                 op,
@@ -40,7 +41,7 @@ def check_options(
                 "Choose one of them, or apply your own function to the result",
             )
         )
-    if implementation not in _plan.IMPLEMENTATIONS:
+    if not isinstance(implementation, str | None) or implementation not in _plan.IMPLEMENTATIONS:
         raise errors.OptionError(
             errors.message(
                 op,
@@ -169,11 +170,22 @@ def check_scatter(op: str, axis: int, x: Any, world: int, axis_name: Any) -> Non
 
 
 def check_bias(op: str, bias: Any, n: int) -> None:
-    if bias is not None and tuple(bias.shape) != (n,):
+    if bias is None:
+        return
+    if not hasattr(bias, "shape") or not hasattr(bias, "dtype"):
         raise errors.ShapeError(
             errors.message(
                 op,
-                f"bias is {shown(bias)}, the product has n = {n} columns per device",
+                f"bias is a {type(bias).__name__}",
+                "The bias is an array, one number per column of the one weight",
+                f"Pass an array of shape [{n}]",
+            )
+        )
+    if tuple(bias.shape) != (n,):
+        raise errors.ShapeError(
+            errors.message(
+                op,
+                f"bias is {shown(bias)}, the product has n = {n} columns",
                 "The bias is one number per column, added exactly once",
                 f"Pass a bias of shape [{n}], sharded like the columns of w",
             )
@@ -182,10 +194,18 @@ def check_bias(op: str, bias: Any, n: int) -> None:
 
 def resolve_out_dtype(op: str, out_dtype: Any, x: Any, ws: tuple[Any, ...]) -> Any:
     """The result's dtype: ``out_dtype``, or the operands' promoted dtype."""
-    common = jnp.result_type(x.dtype, *(w.dtype for w in ws))
-    if out_dtype is None:
-        return common
-    out = jnp.dtype(out_dtype)
+    try:
+        common = functools.reduce(reference.common_dtype, (w.dtype for w in ws), x.dtype)
+        out = common if out_dtype is None else jnp.dtype(out_dtype)
+    except TypeError as error:
+        raise errors.DtypeError(
+            errors.message(
+                op,
+                f"out_dtype = {out_dtype!r}, x is {shown(x)}, w is {', '.join(map(shown, ws))}",
+                f"The result needs one dtype ({error})".rstrip(".)") + ")",
+                "Name a dtype such as jnp.bfloat16, and cast operands that do not promote",
+            )
+        ) from None
     kinds = (jnp.floating, jnp.complexfloating, jnp.integer)
     if not any(jnp.issubdtype(out, k) and jnp.issubdtype(common, k) for k in kinds):
         raise errors.DtypeError(

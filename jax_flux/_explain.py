@@ -63,7 +63,7 @@ def explain(
       implementation: as in the op.
       config: as in the op.
       channel: as in the op.
-      platform: "cuda" unless told otherwise.
+      platform: "cuda" unless told otherwise; "gpu" is JAX's other name for it.
       device_kind: such as "NVIDIA H200"; None stands for a supported GPU.
 
     Returns:
@@ -92,10 +92,30 @@ def explain(
     _checks.check_options(
         op, activation=activation, implementation=implementation, config=config, channel=channel
     )
-    several = bool(w_shape) and not isinstance(w_shape[0], int)
+    if not isinstance(world, int) or isinstance(world, bool) or world < 1:
+        raise errors.OptionError(
+            errors.message(
+                "explain",
+                f"world = {world!r}",
+                "W is the number of ranks that the op's axis joins",
+                "Pass the size of the axis, an int of at least 1",
+            )
+        )
+    if platform == "gpu" and device_kind is None:
+        platform = "cuda"
+    several = len(w_shape) > 0 and not hasattr(w_shape[0], "__index__")
+    if several and op != "ag_matmul":
+        raise errors.ShapeError(
+            errors.message(
+                op,
+                f"{len(w_shape)} shapes of weights",
+                "Only ag_matmul takes several weights",
+                "Pass one shape",
+            )
+        )
     shapes: Any = w_shape if several else (w_shape,)
-    x = jax.ShapeDtypeStruct(tuple(x_shape), dtype)
-    ws = tuple(jax.ShapeDtypeStruct(tuple(s), dtype) for s in shapes)
+    x = jax.ShapeDtypeStruct(tuple(map(int, x_shape)), dtype)
+    ws = tuple(jax.ShapeDtypeStruct(tuple(map(int, s)), dtype) for s in shapes)
     _checks.check_operands(op, x, ws, transpose_w, min_ndim=1 if op == "matmul_ar" else 2)
     out = _checks.resolve_out_dtype(op, out_dtype, x, ws)
     kwargs: dict[str, Any] = dict(world=world, transpose_w=transpose_w, out_dtype=jnp.dtype(out))

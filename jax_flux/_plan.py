@@ -181,6 +181,8 @@ def _structural_limit(p: Problem) -> str | None:
         return f"the axis has size {p.world}, and the kernels serve at most {MAX_WORLD} ranks"
     if p.op not in FUSED_OPS:
         return f"{p.op} has no fused kernel in version {_version.__version__}"
+    if not all(isinstance(size, int) for size in (p.batch, p.m, *p.n, *p.k)):
+        return "the shapes are symbolic (jax.export), and a kernel's plan needs numbers"
     if p.batch * p.m * math.prod(p.n) * math.prod(p.k) == 0:
         return "an operand is empty"
     if p.dtype not in FUSED_DTYPES:

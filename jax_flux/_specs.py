@@ -30,6 +30,15 @@ class Specs:
 
 def check_mesh(op: str, mesh: Any, axis: Any) -> Names:
     """The op's axis names, all of which ``mesh`` has."""
+    if not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        raise errors.AxisError(
+            errors.message(
+                f"{op}_sharded",
+                f"mesh is a {type(mesh).__name__}",
+                "The wrapper makes a shard_map over a mesh",
+                "Pass a jax.sharding.Mesh, for example jax.make_mesh((2, 4), ('dp', 'tp'))",
+            )
+        )
     names = _topology.canonical_names(op, axis)
     missing = [n for n in names if n not in mesh.axis_names]
     if missing:
@@ -109,6 +118,7 @@ def _operand(
         entries = _entries(_from_type(op, what, a, mesh), a.ndim)
     else:
         entries = default
+    _check_spec(op, what, a, mesh, entries)
     for dim, entry in enumerate(entries):
         size = math.prod(mesh.shape[n] for n in entry)
         if a.shape[dim] % size:
@@ -117,21 +127,67 @@ def _operand(
                     f"{op}_sharded",
                     f"{what} is {_checks.shown(a)} with spec {_spec(entries)} on mesh "
                     f"{dict(mesh.shape)}",
-                    f"Dimension {dim} of size {a.shape[dim]}, does not split into {size} parts",
+                    f"Dimension {dim}, of size {a.shape[dim]}, does not split into {size} parts",
                     f"Pad it, or pass another {what}_spec",
                 )
             )
     return entries
 
 
+def _check_spec(op: str, what: str, a: jax.Array, mesh: Any, entries: list[Entry]) -> None:
+    """One entry per dimension, of the mesh's axes, each at most once."""
+    used = [name for entry in entries for name in entry]
+    unknown = [name for name in used if name not in mesh.axis_names]
+    if len(entries) == a.ndim and not unknown and len(set(used)) == len(used):
+        return
+    raise errors.ShapeError(
+        errors.message(
+            f"{op}_sharded",
+            f"{what} is {_checks.shown(a)} with spec {_spec_text(entries)}, mesh axes are "
+            f"{list(mesh.axis_names)}",
+            f"A spec has at most one entry per dimension ({a.ndim} here), and names each axis of "
+            "the mesh at most once",
+            f"Pass another {what}_spec",
+        )
+    )
+
+
+def _result(op: str, entries: list[Entry]) -> P:
+    """Spec of a result, whose rows come from x and whose columns come from w."""
+    used = [name for entry in entries for name in entry]
+    twice = sorted({name for name in used if used.count(name) > 1})
+    if twice:
+        raise errors.ShapeError(
+            errors.message(
+                f"{op}_sharded",
+                f"the result would be sharded as {_spec_text(entries)}",
+                f"Rows come from x and columns from w, and {twice[0]!r} shards both",
+                f"Pass an x_spec or a w_spec that leaves {twice[0]!r} out",
+            )
+        )
+    return _spec(entries)
+
+
+def _spec_text(entries: list[Entry]) -> str:
+    return str(tuple(e[0] if len(e) == 1 else (e or None) for e in entries))
+
+
 def _require(
-    op: str, what: str, a: jax.Array, entries: list[Entry], dim: int, tail: Names, why: str
+    op: str,
+    what: str,
+    a: jax.Array,
+    entries: list[Entry],
+    dim: int,
+    tail: Names,
+    why: str,
+    alone: bool = False,
 ) -> None:
-    """Dimension ``dim`` must be sharded over ``tail`` innermost ("()": not at all)."""
+    """Dimension ``dim`` must be sharded over ``tail`` innermost, or alone ("()": not at all)."""
     entry = entries[dim]
-    fits = entry[len(entry) - len(tail) :] == tail if tail else not entry
+    fits = entry == tail if alone or not tail else entry[len(entry) - len(tail) :] == tail
     if not fits:
-        wanted = f"sharded over {tail} (innermost)" if tail else "not sharded"
+        how = "alone" if alone else "innermost"
+        wanted = f"sharded over {tail} ({how})" if tail else "not sharded"
         raise errors.ShapeError(
             errors.message(
                 f"{op}_sharded",
@@ -140,6 +196,28 @@ def _require(
                 f"Pass {what}_spec accordingly, or reshard {what} first",
             )
         )
+
+
+def shards(spec: P, names: Names) -> bool:
+    """Whether every one of ``names`` shards some dimension of an array with this spec."""
+    return set(names) <= {name for entry in _entries(spec, len(spec)) for name in entry}
+
+
+def bias_spec(op: str, mesh: Any, bias: Any, y: P) -> P | None:
+    """Spec of a bias: that of the result's columns, which on an Explicit mesh it must have."""
+    if bias is None:
+        return None
+    wanted = P(y[-1])
+    if _explicit(mesh) and _entries(_from_type(op, "bias", bias, mesh), 1) != _entries(wanted, 1):
+        raise errors.ShapeError(
+            errors.message(
+                f"{op}_sharded",
+                f"bias is {_checks.shown(bias)} with spec {jax.typeof(bias).sharding.spec}",
+                f"It is sharded like the columns of the result, {wanted}",
+                f"Place it: jax.sharding.reshard(bias, jax.{wanted})",
+            )
+        )
+    return wanted
 
 
 def ag_specs(
@@ -164,13 +242,22 @@ def ag_specs(
     gathered[at] = xe[at][: len(xe[at]) - len(names)]
     n_dim = 0 if transpose_w else 1
     w_specs, y_specs = [], []
-    each = None if w_spec is None or isinstance(w_spec, P) else list(w_spec)
-    for i, w in enumerate(ws):
+    each = [w_spec] * len(ws) if w_spec is None or isinstance(w_spec, P) else list(w_spec)
+    if len(each) != len(ws):
+        raise errors.ShapeError(
+            errors.message(
+                f"{op}_sharded",
+                f"{len(ws)} weights and {len(each)} entries in w_spec",
+                "A tuple of specs has one for each weight",
+                "Pass one PartitionSpec for all weights, or as many as there are weights",
+            )
+        )
+    for w, given in zip(ws, each, strict=True):
         default: list[Entry] = [names, ()] if transpose_w else [(), names]
-        we = _operand(op, "w", w, mesh, each[i] if each else w_spec, default)
+        we = _operand(op, "w", w, mesh, given, default)
         _require(op, "w", w, we, 1 - n_dim, (), "a product contracts whole columns of w")
         w_specs.append(_spec(we))
-        y_specs.append(_spec([*gathered[:-1], we[n_dim]]))
+        y_specs.append(_result(op, [*gathered[:-1], we[n_dim]]))
     return Specs(_spec(xe), tuple(w_specs), tuple(y_specs), _spec(gathered))
 
 
@@ -195,12 +282,9 @@ def contraction_specs(
     we = _operand(op, "w", w, mesh, w_spec, default)
     why = "every rank multiplies its own slice of k"
     for what, a, entries, dim in (("x", x, xe, x.ndim - 1), ("w", w, we, k_dim)):
-        if entries[dim] != names:
-            _require(
-                op, what, a, [e if d != dim else () for d, e in enumerate(entries)], dim, names, why
-            )
+        _require(op, what, a, entries, dim, names, why, alone=True)
     ye = [*xe[:-1], we[1 - k_dim]]
     if rows is not None:
         ye[rows] = (*ye[rows], *names)
-    y = _spec(ye)
+    y = _result(op, ye)
     return Specs(_spec(xe), (_spec(we),), (y,), y)

@@ -65,7 +65,7 @@ def dot_over_rows(
 def _contract(
     x: jax.Array, y: jax.Array, x_axis: int, y_axis: int, out_dtype: Any, precision: Precision
 ) -> jax.Array:
-    common = jnp.promote_types(x.dtype, y.dtype)
+    common = common_dtype(x.dtype, y.dtype)
     out = jnp.dtype(out_dtype if out_dtype is not None else common)
     result = lax.dot_general(
         x.astype(common),
@@ -87,7 +87,26 @@ def _accumulator(operands: Any, out: Any) -> Any:
         return jnp.promote_types(operands, out) if operands != out else out
     if out.itemsize >= max(2, operands.itemsize):
         return out
-    return jnp.promote_types(operands, jnp.float32)
+    return jnp.dtype(jnp.float32) if operands.itemsize < 4 else operands
+
+
+def common_dtype(a: Any, b: Any) -> Any:
+    """dtype in which two operands multiply: JAX's promotion, also for 8-bit floats.
+
+    JAX promotes those to nothing, but their gradients meet wider cotangents: here the wider dtype
+    is taken, or float32 for two different ones of 8 bits.
+
+    Example:
+      >>> common_dtype("float8_e4m3fn", "bfloat16"), common_dtype("float8_e4m3fn", "float8_e5m2")
+      (dtype(bfloat16), dtype('float32'))
+    """
+    a, b = jnp.dtype(a), jnp.dtype(b)
+    floats = jnp.issubdtype(a, jnp.floating) and jnp.issubdtype(b, jnp.floating)
+    if a == b or not floats or min(a.itemsize, b.itemsize) > 1:
+        return jnp.promote_types(a, b)
+    if a.itemsize == b.itemsize:
+        return jnp.dtype(jnp.float32)
+    return a if a.itemsize > b.itemsize else b
 
 
 def gather(x: jax.Array, axis_name: AxisName, axis: int) -> jax.Array:

@@ -9,13 +9,14 @@ over ``axis`` alone. `_specs.py` derives and checks them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jax_flux import _specs, ops
+from jax_flux import _calls, _checks, _specs, ops
 from jax_flux._topology import AxisName
 
 Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
@@ -28,7 +29,7 @@ def ag_matmul_sharded(
     mesh: Mesh,
     axis: AxisName,
     x_spec: P | None = None,
-    w_spec: P | None = None,
+    w_spec: P | Sequence[P | None] | None = None,
     gather_axis: int = -2,
     bias: Any = None,
     transpose_w: bool = False,
@@ -42,9 +43,11 @@ def ag_matmul_sharded(
       w: global [k, N], sharded over ``axis`` along N; or a tuple of weights.
       mesh: the mesh; every axis of it becomes manual.
       axis: the tensor-parallel axis (or a tuple of them).
-      x_spec: sharding of x. None: from x's type on an Explicit mesh; else dimension 0 over all
-        other axes where x has a leading dimension, ``gather_axis`` over ``axis``.
-      w_spec: sharding of w (of each weight). None: from its type, else N over ``axis``.
+      x_spec: sharding of x. None: from x's type on an Explicit mesh; else the first dimension
+        beside ``gather_axis`` and k, where x has one, over all other axes, ``gather_axis`` over
+        ``axis``.
+      w_spec: sharding of w, or one for each weight. None: from its type, else N over ``axis``. If
+        N is not sharded over ``axis``, neither is the result.
       gather_axis: the axis of x that is sharded, any but the last.
       bias: global [N], sharded as w's columns; a tuple of them for a tuple of weights.
       transpose_w: w is given as [N, k].
@@ -73,7 +76,7 @@ def ag_matmul_sharded(
     specs = _specs.ag_specs(
         op, mesh, names, x, ws, x_spec, w_spec, gather_axis=gather_axis, transpose_w=transpose_w
     )
-    biases = tuple(bias) if isinstance(bias, (tuple, list)) else (bias,) * len(ws)
+    biases = _calls.check_biases(op, bias, ws, transpose_w, several)
     y_specs: Any = specs.y if several else specs.y[0]
 
     def body(x: jax.Array, ws: Any, biases: Any) -> Any:
@@ -89,15 +92,17 @@ def ag_matmul_sharded(
         )
 
     bias_specs = tuple(
-        None if b is None else P(s[-1]) for b, s in zip(biases, specs.y, strict=True)
+        _specs.bias_spec(op, mesh, b, y) for b, y in zip(biases, specs.y, strict=True)
     )
+    # A gathered array counts as varying, though all ranks hold the same: so does x itself, and so
+    # does a result whose columns are not sharded.
+    check_vma = not return_gathered and all(_specs.shards(y, names) for y in specs.y)
     return jax.shard_map(
         body,
         mesh=mesh,
         in_specs=(specs.x, specs.w, bias_specs),
         out_specs=(y_specs, specs.gathered) if return_gathered else y_specs,
-        # An all_gather's result counts as varying, though all ranks hold the same.
-        check_vma=not return_gathered,
+        check_vma=check_vma,
     )(x, ws, biases)
 
 
@@ -121,8 +126,8 @@ def matmul_rs_sharded(
       w: global [K, n], sharded over ``axis`` along K.
       mesh: the mesh; every axis of it becomes manual.
       axis: the tensor-parallel axis (or a tuple of them).
-      x_spec: sharding of x. None: from x's type on an Explicit mesh; else dimension 0 over all
-        other axes where x has a leading dimension, K over ``axis``.
+      x_spec: sharding of x. None: from x's type on an Explicit mesh; else the first dimension
+        beside ``scatter_axis`` and K, where x has one, over all other axes, K over ``axis``.
       w_spec: sharding of w. None: from its type, else K over ``axis``.
       scatter_axis: the axis of x that the result is sharded along.
       bias: [n], replicated.
@@ -161,7 +166,8 @@ def matmul_rs_sharded(
             **keywords,
         )
 
-    in_specs = (specs.x, specs.w[0], None if bias is None else P(specs.y[0][-1]))
+    _checks.check_bias(op, bias, w.shape[0 if transpose_w else 1])
+    in_specs = (specs.x, specs.w[0], _specs.bias_spec(op, mesh, bias, specs.y[0]))
     return jax.shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=specs.y[0])(x, w, bias)
 
 
@@ -185,7 +191,7 @@ def matmul_ar_sharded(
       mesh: the mesh; every axis of it becomes manual.
       axis: the tensor-parallel axis (or a tuple of them).
       x_spec: sharding of x. None: from x's type on an Explicit mesh; else dimension 0 over all
-        other axes where x has a leading dimension, K over ``axis``.
+        other axes where x has three dimensions or more, K over ``axis``.
       w_spec: sharding of w. None: from its type, else K over ``axis``.
       bias: [n], replicated.
       transpose_w: w is given as [n, K].
@@ -215,5 +221,6 @@ def matmul_ar_sharded(
     def body(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
         return ops.matmul_ar(x, w, axis_name=axis, bias=bias, transpose_w=transpose_w, **keywords)
 
-    in_specs = (specs.x, specs.w[0], None if bias is None else P(specs.y[0][-1]))
+    _checks.check_bias(op, bias, w.shape[0 if transpose_w else 1])
+    in_specs = (specs.x, specs.w[0], _specs.bias_spec(op, mesh, bias, specs.y[0]))
     return jax.shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=specs.y[0])(x, w, bias)

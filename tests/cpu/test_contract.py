@@ -232,6 +232,25 @@ def test_bias_of_another_length_names_n(op, mesh):
         local(op, mesh, bias=jnp.ones(7))
 
 
+@pytest.mark.parametrize("bias", [[1.0] * 8, 1.0, (jnp.ones(8),)], ids=["list", "float", "tuple"])
+def test_bias_that_is_no_array_is_refused(bias, mesh):
+    with raises(
+        errors.ShapeError, f"bias is a {type(bias).__name__}", "Pass an array of shape [8]"
+    ):
+        local("ag_matmul", mesh, bias=bias)
+
+
+@pytest.mark.parametrize("keyword", ["activation", "implementation"])
+def test_option_that_is_no_name_is_refused(keyword, mesh):
+    with raises(errors.OptionError, keyword, "['relu']", "Choose one of them"):
+        local("ag_matmul", mesh, **{keyword: ["relu"]})
+
+
+def test_out_dtype_that_is_none_is_refused(mesh):
+    with raises(errors.DtypeError, "out_dtype = 'foo'", "Name a dtype"):
+        local("ag_matmul", mesh, out_dtype="foo")
+
+
 def test_one_bias_for_several_weights_is_refused(mesh):
     body = lambda x: jax_flux.ag_matmul(x, (x, x), axis_name="tp", bias=jnp.ones(4))
     with raises(errors.ShapeError, "2 weights", "Pass a tuple"):
@@ -251,6 +270,17 @@ def test_out_dtype_of_another_kind_is_refused(mesh):
 def test_explain_of_an_unknown_op_lists_the_known():
     with raises(errors.OptionError, "'gemm'", "'ag_matmul'"):
         jax_flux.explain("gemm", (8, 8), (8, 8), "bfloat16", 2)
+
+
+@pytest.mark.parametrize("world", [0, -2, "tp", True])
+def test_explain_wants_the_size_of_an_axis(world):
+    with raises(errors.OptionError, "world", "at least 1"):
+        jax_flux.explain("ag_matmul", (8, 8), (8, 8), "bfloat16", world)
+
+
+def test_explain_of_several_weights_is_for_ag_matmul():
+    with raises(errors.ShapeError, "matmul_rs", "Only ag_matmul takes several weights"):
+        jax_flux.explain("matmul_rs", (8, 8), ((8, 8), (8, 8)), "bfloat16", 2)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -347,6 +377,59 @@ def test_sharded_spec_that_does_not_fit_the_op_says_which_dimension(mesh):
         jax_flux.matmul_rs_sharded(
             jnp.ones((8, 4)), jnp.ones((4, 8)), mesh=mesh, axis="tp", x_spec=P("tp")
         )
+
+
+@pytest.mark.parametrize(
+    "specs, parts",
+    [
+        (dict(x_spec=P("tp", None, None, None)), ("x is", "at most one entry per dimension")),
+        (dict(x_spec=P(None, "zz")), ("'zz'", "['dp', 'tp']", "Pass another x_spec")),
+        (dict(x_spec=P("tp", "tp")), ("'tp', 'tp'", "at most once", "Pass another x_spec")),
+        (dict(w_spec=P(None, ("dp", "tp"))), ("the result", "'dp' shards both", "leaves 'dp' out")),
+        (dict(w_spec=[P(), P()]), ("1 weights and 2 entries", "as many as there are weights")),
+    ],
+    ids=["too-long", "unknown-axis", "axis-twice", "result-twice", "specs-of-weights"],
+)
+def test_sharded_specs_that_cannot_be_say_why(specs, parts, mesh):
+    with raises(errors.ShapeError, "ag_matmul_sharded", *parts):
+        jax_flux.ag_matmul_sharded(
+            jnp.ones((4, 8, 4)), jnp.ones((4, 8)), mesh=mesh, axis="tp", **specs
+        )
+
+
+def test_sharded_k_over_another_axis_shows_the_spec_as_given(mesh):
+    with raises(errors.ShapeError, "matmul_rs_sharded", "P(None, None, 'dp')", "over ('tp',)"):
+        jax_flux.matmul_rs_sharded(
+            jnp.ones((2, 8, 4)), jnp.ones((4, 8)), mesh=mesh, axis="tp", x_spec=P(None, None, "dp")
+        )
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_sharded_bias_of_another_length_names_n(op, mesh):
+    fn = getattr(jax_flux, f"{op}_sharded")
+    with raises(errors.ShapeError, "bias is float32[7]", "n = 8"):
+        fn(jnp.ones((2, 8, 4)), jnp.ones((4, 8)), mesh=mesh, axis="tp", bias=jnp.ones(7))
+
+
+def test_sharded_one_bias_for_several_weights_is_refused(mesh):
+    w = jnp.ones((4, 8))
+    with raises(errors.ShapeError, "2 weights", "Pass a tuple"):
+        jax_flux.ag_matmul_sharded(
+            jnp.ones((2, 8, 4)), (w, w), mesh=mesh, axis="tp", bias=jnp.ones(8)
+        )
+
+
+def test_sharded_without_a_mesh_says_what_one_is():
+    with raises(errors.AxisError, "NoneType", "jax.make_mesh"):
+        jax_flux.matmul_ar_sharded(jnp.ones((8, 8)), jnp.ones((8, 8)), mesh=None, axis="tp")
+
+
+def test_sharded_bias_on_an_explicit_mesh_wants_the_columns_sharding():
+    mesh = programs.make_mesh((8,), ("tp",), jax.sharding.AxisType.Explicit)
+    place = lambda spec, *shape: jax.device_put(jnp.ones(shape), jax.NamedSharding(mesh, spec))
+    x, w = place(P("tp"), 8, 4), place(P(None, "tp"), 4, 8)
+    with raises(errors.ShapeError, "bias is float32[8]", "like the columns", "jax.sharding.resh"):
+        jax_flux.ag_matmul_sharded(x, w, mesh=mesh, axis="tp", bias=place(P(), 8))
 
 
 def test_sharded_on_an_explicit_mesh_wants_placed_operands():

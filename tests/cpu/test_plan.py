@@ -13,6 +13,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -207,6 +208,14 @@ def test_explain_several_weights_share_a_plan_and_ar_takes_xla(monkeypatch):
     assert "matmul_ar has no fused kernel" in answer.reason
 
 
+def test_explain_takes_jaxs_name_of_the_platform_and_numpy_shapes(monkeypatch):
+    monkeypatch.setattr(_ffi, "compiled", lambda: KERNELS)
+    shape = np.array([4096, 1536])
+    answer = jax_flux.explain("ag_matmul", (512, 4096), shape, "bfloat16", 8, platform="gpu")
+    assert answer == jax_flux.explain("ag_matmul", (512, 4096), (4096, 1536), "bfloat16", 8)
+    assert answer.implementation == "fused"
+
+
 def test_explain_on_cpu_names_the_platform():
     answer = jax_flux.explain(
         "ag_matmul", (512, 4096), (4096, 512), "bfloat16", 8, platform="cpu", device_kind="cpu"
@@ -332,6 +341,20 @@ def test_lowering_to_cuda_unsupported_dtype_takes_xla(kernels, mesh):
     text = cuda_text(fn, x, w)
     assert "jax_flux" not in re.sub(r"loc\(.*|#loc.*", "", text)
     assert "stablehlo.all_gather" in text
+
+
+def test_export_to_cuda_with_symbolic_shapes_takes_xla(kernels, tp8):
+    fn = jax.shard_map(
+        lambda x, w: jax_flux.ag_matmul(x, w, axis_name="tp"),
+        mesh=tp8,
+        in_specs=(P(None, "tp"), P(None, "tp")),
+        out_specs=P(None, None, "tp"),
+    )
+    (batch,) = jax.export.symbolic_shape("batch")
+    shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
+    text = cuda_text(fn, shape(batch, 64, 64), shape(64, 64))
+    assert "stablehlo.all_gather" in text
+    assert "@jax_flux" not in text
 
 
 def test_lowering_to_cuda_backward_is_the_mirrored_kernel(kernels, mesh):

@@ -92,6 +92,24 @@ def test_other_dtypes_take_the_reference(op, dtype, tp8):
     np.testing.assert_array_equal(np.asarray(out), np.asarray(x) @ np.asarray(x.reshape(8, 16)))
 
 
+@pytest.mark.parametrize("op", OURS)
+def test_8_bit_floats_multiply_and_differentiate(op, tp8):
+    """JAX promotes them to nothing; the values are exact in f32, and so are these sums."""
+    x = jnp.asarray(np.arange(16 * 8).reshape(16, 8) % 5, "float8_e4m3fn")
+    w = jnp.asarray(np.arange(8 * 16).reshape(8, 16) % 3, "float8_e5m2")
+    fn = sharded_op(op, tp8, out_dtype=jnp.float32)
+    exact = [a.astype(jnp.float32) for a in (x, w)]
+    np.testing.assert_array_equal(fn(x, w), exact[0] @ exact[1])
+    loss = lambda f: lambda x, w: jnp.sum(f(x, w) * (jnp.arange(16) % 2))
+    ours = jax.grad(loss(fn), (0, 1))(x, w)
+    want = jax.grad(loss(jnp.matmul), (0, 1))(*exact)
+    assert [g.dtype for g in ours] == [x.dtype, w.dtype]
+    for mine, theirs, a in zip(ours, want, (x, w), strict=True):
+        np.testing.assert_array_equal(np.asarray(mine, np.float32), theirs.astype(a.dtype))
+    same = sharded_op(op, tp8)(x, w.astype(x.dtype))
+    assert same.dtype == x.dtype
+
+
 EXPECTED_FORWARD = {
     "ag_matmul": {"all-gather": 1},
     "matmul_rs": {"reduce-scatter": 1},
@@ -356,6 +374,27 @@ def test_sharded_wrapper_gather_axis_first_keeps_batch_on_the_next(mesh):
     out = jax_flux.ag_matmul_sharded(x, w, mesh=mesh, axis="tp", gather_axis=0)
     assert out.addressable_shards[0].data.shape == (8, 2, 3)
     oracle.assert_close(np.asarray(out), np.asarray(x @ w))
+
+
+@pytest.mark.parametrize("num_w", [1, 2])
+def test_sharded_wrapper_replicated_columns_give_a_replicated_result(num_w, mesh):
+    """w not sharded over tp, as a small output head is: neither is the result."""
+    x, w = programs.normal(0, (2, 16, 8)), programs.normal(1, (8, 12))
+    specs = [P(None, "tp"), P()]  # the first weight is sharded, the last is not
+
+    def call(x, w):
+        y = jax_flux.ag_matmul_sharded(
+            x, (w, 2 * w)[-num_w:], mesh=mesh, axis="tp", w_spec=specs[-num_w:]
+        )
+        return y[-1]
+
+    out = jax.jit(call)(x, w)
+    assert out.addressable_shards[0].data.shape == (1, 16, 12)
+    oracle.assert_close(np.asarray(out), np.asarray(2 * x @ w))
+    loss = lambda f: lambda x, w: jnp.sum(jnp.sin(f(x, w)))
+    ours = jax.jit(jax.grad(loss(call), (0, 1)))(x, w)
+    theirs = jax.grad(loss(lambda x, w: 2 * x @ w), (0, 1))(x, w)
+    oracle.assert_close(jax.tree.map(np.asarray, ours), jax.tree.map(np.asarray, theirs))
 
 
 def test_sharded_wrapper_tuple_axis(mesh):
