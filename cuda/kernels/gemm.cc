@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/tensor_map.h"
@@ -22,14 +23,13 @@ std::uint32_t U32(int value) { return static_cast<std::uint32_t>(value); }
 
 protocol::TileGrid Grid(const GemmInstance& instance, const GemmProblem& problem,
                         const GemmPlan& plan) {
-  return {problem.world,
-          problem.rank,
-          problem.batch,
-          problem.rows,
-          problem.columns,
-          instance.kernel.tile[0] * instance.kernel.cluster[0],
-          instance.kernel.tile[1] * instance.kernel.cluster[1],
-          plan.raster_group};
+  return {
+      problem.world, problem.rank, problem.batch, problem.rows, problem.columns,
+      instance.kernel.tile[0] * instance.kernel.cluster[0],
+      instance.kernel.tile[1] * instance.kernel.cluster[1],
+      // More than all rows is all rows; as given it might overflow in TileAt.
+      std::min(plan.raster_group, protocol::CeilDiv(problem.rows, instance.kernel.tile[0] *
+                                                                      instance.kernel.cluster[0]))};
 }
 
 protocol::ChunkGrid Chunks(const GemmProblem& problem, const GemmPlan& plan) {
@@ -177,6 +177,13 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
                     alone ? "the plain kernel is for one rank"
                           : "fused kernels are for 2 to " + std::to_string(protocol::kMaxWorld));
   }
+  // Coordinates are int32 and reach past the last row and column by less than a tile.
+  constexpr std::int32_t kMargin = 1 << 20;
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max() - kMargin;
+  for (const auto& [name, extent] : {std::pair("m", p.rows), {"n", p.columns}, {"k", p.depth}}) {
+    if (extent > kMost) return Sentence(name, extent, "coordinates are 32-bit");
+  }
+  if (plan.raster_group < 1) return Sentence("raster_group", plan.raster_group, "at least 1");
   const protocol::TileGrid grid = Grid(instance, p, plan);
   const std::int64_t tiles = std::int64_t{p.world} * p.batch * grid.RowTiles() *
                              grid.ColumnTiles() * instance.flags_per_tile;
@@ -188,7 +195,15 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
        plan.chunk_depth % static_cast<int>(kPushColumns) != 0)) {
     return "a chunk is not a whole number of push boxes";
   }
-  if (plan.raster_group < 1) return Sentence("raster_group", plan.raster_group, "at least 1");
+  if (p.op == GemmOp::kAgMatmul) {
+    const protocol::ChunkGrid chunks = Chunks(p, plan);
+    const std::int64_t pushes =
+        std::int64_t{p.world - 1} * p.batch * chunks.RowChunks() * chunks.DepthChunks();
+    if (plan.chunk_rows > kMargin || plan.chunk_depth > kMargin ||
+        pushes > std::numeric_limits<std::int32_t>::max() / 2) {
+      return Sentence("the number of chunks to push", pushes, "tickets are 32-bit");
+    }
+  }
   return std::string();
 }
 

@@ -54,6 +54,8 @@ __device__ __forceinline__ void InitBarriers(SharedMemory<Tile>& smem) {
   }
   smem.push_full[0].Init(1);
   smem.push_full[1].Init(1);
+  smem.turn[0].Init(1);
+  smem.turn[1].Init(1);
   FenceBarrierInit();
 }
 
@@ -121,12 +123,32 @@ __device__ __forceinline__ void ReleaseStage(SharedMemory<Tile>& smem, std::uint
   }
 }
 
+// Ping-pong: waits until the other consumer has seen every stage of tile `sequence` - 1. A consumer
+// skips the stages of the other's tile, and a parity tells a stage's use from the next one only to
+// who has seen the one before: at 3 or 4 k blocks it would take the other's pending stage for its
+// own. Costs nothing, since loads come in tile order. The first tile passes at once.
+template <class Tile>
+__device__ __forceinline__ void AwaitTurn(SharedMemory<Tile>& smem, std::uint32_t sequence,
+                                          int stream) {
+  if constexpr (Tile::kPingPong) {
+    // Pairs with PassTurn of the other consumer; its k-th arrival is for our k-th tile (stream 0:
+    // for the one after).
+    smem.turn[stream].Wait((sequence / 2 ^ (stream == 0)) & 1, "turn");
+  }
+}
+template <class Tile>
+__device__ __forceinline__ void PassTurn(SharedMemory<Tile>& smem, int stream) {
+  if constexpr (Tile::kPingPong) {
+    if (threadIdx.x % kWarpgroup == 0) smem.turn[stream ^ 1].Arrive();
+  }
+}
+
 // acc = A_tile * B_tile over k: one wgmma group per stage, one group in flight.
 template <class Tile, class Mma, class FragmentA, class FragmentB, class Accumulator>
 __device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma, const FragmentA& a,
                                              const FragmentB& b, Accumulator& acc,
                                              RingCursor<Tile::kStages>& stage,
-                                             std::int32_t k_blocks) {
+                                             std::int32_t k_blocks, int stream) {
   using cute::_;
   mma.accumulate_ = cute::GMMA::ScaleOut::Zero;
   std::uint32_t previous = stage.Slot();
@@ -147,6 +169,7 @@ __device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma,
     previous = stage.Slot();
     stage.Advance();
   }
+  PassTurn(smem, stream);
   cute::warpgroup_wait<0>();
   cute::warpgroup_fence_operand(acc);
   ReleaseStage(smem, previous);
@@ -172,14 +195,16 @@ __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMem
   SlotWriter<Tile> writer(smem, stream);
   RingCursor<Tile::kStages> stage;
   for (;;) {
-    const bool mine = !Tile::kPingPong || tickets.cursor.Slot() % 2 == stream;
+    const std::uint32_t sequence = tickets.cursor.Slot();  // modulo kTickets
+    const bool mine = !Tile::kPingPong || sequence % 2 == stream;
     const std::int32_t ticket = tickets.Read(threadIdx.x % 32 == 0);
     if (ticket == kNoTile) return;
     if (!mine) {
       stage.Skip(params.k_blocks);
       continue;
     }
-    MultiplyTile<Tile>(smem, mma, a, b, acc, stage, params.k_blocks);
+    AwaitTurn(smem, sequence, stream);
+    MultiplyTile<Tile>(smem, mma, a, b, acc, stage, params.k_blocks, stream);
     if constexpr (Sink::kReduces) {
       const protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
       if (at.segment == params.call.rank) writer.Add(acc, params.call.world - 1);

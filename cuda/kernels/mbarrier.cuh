@@ -29,7 +29,8 @@ __device__ __forceinline__ std::uint32_t PeerAddress(std::uint32_t address, std:
 }
 
 // A barrier's n-th completion flips its parity; waiting for parity p returns once the phase with
-// that parity is over. A waiter is never more than one phase ahead of the barrier (see SlotCursor).
+// that parity is over. So a waiter must know that the phase before the awaited one is over: it has
+// waited for that, or AwaitTurn (gemm_sm90.cuh) says so.
 struct MBarrier {
   std::uint64_t word;
 

@@ -112,6 +112,7 @@ struct SharedMemory {
   MBarrier ticket_full[kTickets];               // leader -> every role of its cluster
   MBarrier ticket_empty[kTickets];              // every role -> leader; the leader's is used
   MBarrier push_full[2];                        // pusher's TMA -> pusher
+  MBarrier turn[kStreams];                      // ping-pong: the other consumer -> this one
   std::uint32_t ticket[kTickets];
 };
 
