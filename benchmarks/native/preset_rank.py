@@ -176,7 +176,7 @@ class Rank:
         width, kind = (columns, "rs") if self.op == "rs" else (depth, "ag")
         own, at = self.spaces[rank], self.layout
         slots = self.slots(own, EPOCH & 1, width)
-        self.late = []
+        self.late, self.side = [], torch.cuda.Stream()
         for step in range(1, world):
             source = (rank - step) % world
             row = at[f"{kind}_flags"] + source * at[f"{kind}_row"]
@@ -184,16 +184,20 @@ class Rank:
             self.late.append([(part, part.cpu().pin_memory()) for part in (slots[source], flags)])
             slots[source] = POISON
             flags[:] = EPOCH - 1
+        # While the kernel waits nothing may be created: that would wait for the kernel.
+        with torch.cuda.stream(self.side):
+            scratch, source = torch.empty_like(flags), self.late[0][1][1]
+            scratch.copy_(source, non_blocking=True)
+        self.side.synchronize()
 
     def deliver(self, pause_s):
         """From pinned memory, so that copy engines do it: the kernel holds every SM."""
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(self.side):
             for parts in self.late:
                 time.sleep(pause_s)
                 for target, source in parts:
                     target.copy_(source, non_blocking=True)
-        side.synchronize()
+        self.side.synchronize()
 
     def failure(self):
         """Fields of the fatal record (protocol/record.h): kind, wait, op, rank, peer, index."""
