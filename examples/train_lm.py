@@ -28,7 +28,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import AxisType, Mesh
 from lm import data, model, parity, ranks, report, training
-from lm.flags import Flags, parse, resolve
+from lm.flags import Flags, make_folder, parse, resolve
 from rich.console import Console
 
 import jax_flux
@@ -45,14 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit status: 0, or 1 if the parity check failed, or 2 if the flags cannot work.
     """
     typed = parse(argv, __doc__)
-    choice = ranks.choose(typed)
-    if choice.library is not None:
-        return ranks.launch(sys.argv[1:] if argv is None else argv, typed, choice.library)
-    if choice.note is not None:
-        print(f"train_lm: {choice.note}", file=sys.stderr)
-    ranks.join()
-    devices = jax.devices()
     try:
+        choice = ranks.choose(typed)
+        if choice.library is not None:
+            return ranks.launch(sys.argv[1:] if argv is None else argv, typed, choice.library)
+        if choice.note is not None:
+            print(f"train_lm: {choice.note}", file=sys.stderr)
+        ranks.join()
+        devices = jax.devices()
         flags = resolve(typed, devices[0].platform, len(devices))
         corpus = data.load_corpus(flags.seq)
         return run(flags, devices[: flags.dp * flags.tp], corpus)
@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(flags: Flags, devices: Sequence[jax.Device], corpus: data.Corpus) -> int:
     """Does what the flags ask for on a dp x tp mesh of these devices; returns the exit status."""
+    make_folder(flags.out)  # fails now, not after the training
     console = report.make_console()
     mesh = jax.make_mesh(
         (flags.dp, flags.tp),
@@ -144,4 +145,8 @@ def train(
 if __name__ == "__main__":
     # Only the CPU backend reads this, and only before the first use of a device.
     jax.config.update("jax_num_cpu_devices", HOST_DEVICES)
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("train_lm: interrupted, nothing was written", file=sys.stderr)
+        sys.exit(130)

@@ -5,6 +5,7 @@
 import argparse
 import dataclasses
 import math
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,10 @@ def resolve(typed: argparse.Namespace, platform: str, devices: int) -> Flags:
     for name in ("steps", "dp", "tp", "batch", "seq", "layers", "d_model", "heads"):
         if values.get(name, 1) < 1:
             raise ValueError(f"{_flag(name)} is {values[name]}. It counts things: give at least 1.")
-    if values["seed"] < 0 or not 0 < values["lr"] < math.inf:
+    if not 0 <= values["seed"] < 2**63 or not 0 < values["lr"] < math.inf:
         raise ValueError(
-            f"--seed is {values['seed']}, --lr is {values['lr']}. A seed is 0 or more, a learning"
-            " rate is greater than 0."
+            f"--seed is {values['seed']}, --lr is {values['lr']}. A seed is 0 or more and less than"
+            " 2**63, a learning rate is greater than 0."
         )
 
     if "tp" not in values:
@@ -127,6 +128,23 @@ def resolve(typed: argparse.Namespace, platform: str, devices: int) -> Flags:
         "d_model", flags.d_model, "2 * heads", 2 * flags.heads, "rotary heads have an even size"
     )
     return flags
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder of results.
+
+    Raises:
+        ValueError: it cannot be made or written to.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out is {path}, where nothing can be written ({error.strerror}). The results go"
+            " there: name a folder that is yours."
+        ) from None
 
 
 def _flag(name: str) -> str:

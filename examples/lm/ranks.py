@@ -24,6 +24,8 @@ from typing import NamedTuple
 
 import jax
 
+from lm.flags import make_folder
+
 WORLD = 2
 VARIABLE = "TRAIN_LM_RANK"  # "rank coordinator-address" in a child
 OLDEST_NCCL = (2, 30)
@@ -85,7 +87,10 @@ def visible_gpus() -> int:
     answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60)
     count = sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return count if visible is None else min(count, len([v for v in visible.split(",") if v]))
+    if visible is None:
+        return count
+    named = [part.strip() for part in visible.split(",")]
+    return min(count, len([part for part in named if part not in ("", "-1")]))
 
 
 def shared_gpu_nccl() -> str | None:
@@ -121,7 +126,7 @@ def launch(argv: Sequence[str], typed: argparse.Namespace, library: str) -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    typed.out.mkdir(parents=True, exist_ok=True)
+    make_folder(typed.out)
     print(f"one GPU: {WORLD} ranks share it (NCCL {library}); times say nothing", flush=True)
     ranks: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:

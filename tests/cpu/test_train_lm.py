@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -264,6 +265,7 @@ def test_mesh_uses_as_much_tp_as_the_heads_allow(lm, text, platform, devices, me
         ("--dp 0", r"--dp is 0.*at least 1"),
         ("--lr nan", r"--lr is nan.*greater than 0"),
         ("--seed -1", r"--seed is -1.*0 or more"),
+        (f"--seed {2**63}", r"--seed is 9223372036854775808.*less than 2\*\*63"),
     ],
 )
 def test_flags_that_cannot_work_name_rule_and_remedy(lm, text, message):
@@ -279,6 +281,28 @@ def test_main_reports_bad_flags_on_stderr_with_status_2(lm, capsys):
 def test_fused_on_cpu_reports_the_error_of_the_op_with_status_2(lm, tmp_path, capsys):
     assert lm.main([*TINY, "--implementation", "fused", "--out", str(tmp_path)]) == 2
     assert "train_lm: ag_matmul:" in capsys.readouterr().err
+
+
+def test_out_that_is_no_folder_is_reported_before_the_training(lm, tmp_path, capsys):
+    path = tmp_path / "file"
+    path.write_text("")
+    assert lm.main([*TINY, "--out", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert f"train_lm: --out is {path}" in captured.err
+    assert "step" not in captured.out
+
+
+def test_ctrl_c_ends_the_script_without_a_traceback(tmp_path):
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
+    script = [sys.executable, str(EXAMPLES / "train_lm.py"), *TINY, "--out", str(tmp_path)]
+    with subprocess.Popen(
+        [*script, "--steps=1000000"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline().startswith(b"text: ")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert b"interrupted" in err and b"Traceback" not in err
 
 
 # Two ranks on one GPU
@@ -300,6 +324,21 @@ def test_one_gpu_starts_two_ranks_where_nccl_lets_them_share_it(lm, monkeypatch)
 @pytest.mark.parametrize("flags, gpus", [("--tp 1", 1), ("--dp 2", 1), ("", 0), ("", 2)])
 def test_other_meshes_and_machines_run_in_this_process(lm, monkeypatch, flags, gpus):
     assert _choose(lm, monkeypatch, flags, gpus, "libnccl.so.2") == (None, None)
+
+
+@pytest.mark.parametrize(
+    "visible, count", [(None, 2), ("", 0), ("-1", 0), ("1", 1), ("0, 1", 2)], ids=str
+)
+def test_visible_gpus_are_those_that_cuda_shows(lm, monkeypatch, visible, count):
+    answer = SimpleNamespace(stdout="GPU 0: NVIDIA H200\nGPU 1: NVIDIA H200\n")
+    monkeypatch.setattr(lm.ranks.shutil, "which", lambda name: name)
+    monkeypatch.setattr(lm.ranks.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(lm.ranks.subprocess, "run", lambda *args, **kwargs: answer)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert lm.ranks.visible_gpus() == count
 
 
 def test_a_rank_does_not_start_ranks(lm, monkeypatch):
