@@ -152,7 +152,10 @@ def plan(
         why = f"this library has no {problem.op} kernel for {problem.dtype} {_layout(problem)}"
         return Decision("xla", why + forced, unsupported=True)
     margin = (config.sm_margin if config else None) or 0
-    expected, name = min((_cost.fused_ns(problem, row, margin), row.name) for row in candidates)
+    # Of equals the one whose CTAs share w: measured, it is never slower and up to 5 % faster.
+    expected, _, name = min(
+        (_cost.fused_ns(problem, row, margin), row.cluster[1], row.name) for row in candidates
+    )
     chosen = Plan(name, sm_margin=margin, chunk_bytes=0, expected_ns=max(1, round(expected)))
     if implementation is not None:
         return Decision("fused", "supported, and asked for", chosen)

@@ -36,7 +36,7 @@ KERNELS = Installed(
         for op in ("plain", "ag_matmul", "matmul_rs")
         for layout, tile, cluster in (
             ("nn", (128, 192), (2, 1)),
-            ("nn", (256, 192), (2, 1)),
+            ("nn", (128, 256), (2, 1)),
             ("nt", (128, 192), (2, 1)),
             ("nn", (128, 192), (1, 2)),
         )
@@ -118,7 +118,7 @@ def test_plan_transposed_weight_takes_the_nt_kernel():
     assert "_nt_" in decide(but(transpose_w=True)).plan.instance
 
 
-@pytest.mark.parametrize("tile", [(128, 192), (256, 192)])
+@pytest.mark.parametrize("tile", [(128, 192), (128, 256)])
 def test_plan_config_forces_its_parts(tile):
     config = jax_flux.Config(tile=tile, cluster=(2, 1), sm_margin=4)
     plan = decide(config=config).plan
@@ -384,6 +384,31 @@ def test_lowering_to_cuda_several_weights_are_one_call(kernels, mesh):
     assert len(attributes(text, "jax_flux_matmul_rs_v1")) == 1
     assert re.search(r"stablehlo.concatenate .*tensor<1x4x4x24xbf16>", text)
     assert re.search(r"stablehlo.concatenate .*tensor<8x24xbf16>", text)
+
+
+@pytest.mark.parametrize(
+    "op, m, n, k, world, kernel",
+    [
+        # GPT-3 175B at TP 8: prefill and training sizes, rows per rank.
+        ("ag_matmul", 512, 6144, 12288, 2, "128x192_c2x1"),
+        ("matmul_rs", 4096, 12288, 6144, 2, "128x192_c2x1"),
+        ("matmul_rs", 1024, 12288, 6144, 8, "128x192_c2x1"),
+        # One tile row per rank: a cluster of two rows would leave one CTA idle.
+        ("ag_matmul", 128, 6144, 12288, 8, "128x192_c1x2"),
+        # 192 leaves columns empty.
+        ("ag_matmul", 4096, 4096, 8192, 2, "128x256_c2x1"),
+        # Padding costs more than hiding brings.
+        ("ag_matmul", 64, 6144, 12288, 2, None),
+        ("matmul_rs", 64, 12288, 6144, 8, None),
+    ],
+)
+def test_plan_of_known_sizes(op, m, n, k, world, kernel):
+    problem = Problem(op, 1, m, (n,), (k,), world, "bfloat16", "bfloat16")
+    decision = decide(problem)
+    if kernel is None:
+        assert decision.reason.startswith("expected to lose: about")
+    else:
+        assert decision.plan.instance == f"{op}_nn_{kernel}"
 
 
 def test_backward_of_a_demanded_kernel_is_fused_where_it_can():
