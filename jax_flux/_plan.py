@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import math
 import pathlib
 from typing import Any
 
@@ -138,6 +137,8 @@ def plan(
         return Decision(
             "xla", f"the kernels are for sm_90 (Hopper), not {device_kind}", unsupported=True
         )
+    if any(isinstance(size, int) and size == 0 for size in _sizes(problem)):
+        return Decision("xla", "an operand is empty: there is nothing to multiply or to move")
     reason = _structural_limit(problem)
     if reason is not None:
         return Decision("xla", reason, unsupported=problem.op in FUSED_OPS)
@@ -178,16 +179,18 @@ def require_fused(op: str, decision: Decision, given: str) -> None:
         )
 
 
+def _sizes(p: Problem) -> tuple[Any, ...]:
+    return p.batch, p.m, *p.n, *p.k
+
+
 def _structural_limit(p: Problem) -> str | None:
     """Why the shapes and dtypes alone rule the fused kernel out; None where they do not."""
     if p.world > MAX_WORLD:
         return f"the axis has size {p.world}, and the kernels serve at most {MAX_WORLD} ranks"
     if p.op not in FUSED_OPS:
         return f"{p.op} has no fused kernel in version {_version.__version__}"
-    if not all(isinstance(size, int) for size in (p.batch, p.m, *p.n, *p.k)):
+    if not all(isinstance(size, int) for size in _sizes(p)):
         return "the shapes are symbolic (jax.export), and a kernel's plan needs numbers"
-    if p.batch * p.m * math.prod(p.n) * math.prod(p.k) == 0:
-        return "an operand is empty"
     if p.dtype not in FUSED_DTYPES:
         return f"dtype {p.dtype} is not one of {', '.join(FUSED_DTYPES)}"
     if p.out_dtype != p.dtype:

@@ -46,8 +46,8 @@ def stats() -> dict[str, dict[str, Any]]:
       ``{op: {"fused": int, "xla": int, "reasons": {reason: int}}}`` for each op traced since the
       start of the process or the last :func:`stats_reset`. One call inside ``jit`` counts once
       per trace, whatever the number of executions; a backward pass counts under
-      ``"<op>_backward"``. Where a program is lowered for another platform than that of its mesh,
-      the counts speak of the mesh.
+      ``"<op>_backward"`` (not that of ``implementation="xla"``, which is JAX's own). Where a
+      program is lowered for another platform than that of its mesh, the counts speak of the mesh.
 
     Example:
       >>> stats_reset()

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_flux import _compat, _dispatch, _primitives, reference
+from jax_flux import _compat, _dispatch, _plan, _primitives, reference
 from jax_flux._dispatch import Spec
 
 Arrays = tuple[jax.Array, ...]
@@ -77,6 +77,7 @@ def _ag_bwd(
     dys = cotangents[: len(ws)]
     back = spec.mirrored(x.dtype)
     if spec.return_gathered:
+        _announce_xla(back, "the gathered x has a cotangent, which XLA scatters with dx")
         pairs = [*dys, *ws]
         dx_full = reference.sum_of_dots(
             pairs, transpose_w=back.transpose_w, out_dtype=x.dtype, precision=back.precision
@@ -145,6 +146,7 @@ def _ar_bwd(
     at = _compat.cast_varying(at, _compat.varying(x))
     (dz,) = jax.vjp(lambda z: lax.psum(z, spec.axis_name), at)[1](dy)
     back = spec.mirrored(x.dtype)
+    _announce_xla(back, "the gradients of matmul_ar are dots of XLA's")
     dx = reference.dot(
         dz, w, transpose_w=back.transpose_w, out_dtype=x.dtype, precision=back.precision
     )
@@ -175,6 +177,10 @@ ar_core = _core(_ar, _ar_fwd, _ar_bwd)
 
 
 # ---- counting the backward ops -------------------------------------------------------------------
+
+
+def _announce_xla(spec: Spec, reason: str) -> None:
+    _dispatch.announce(spec, _plan.Decision("xla", reason), "")
 
 
 def _announce_rs(spec: Spec, xs: Arrays, ws: Arrays) -> None:

@@ -119,6 +119,26 @@ def test_choice_of_xla_on_gpus_does_not_warn(op, keywords, kernels):
     assert jax_flux.stats()[op]["xla"] == 1
 
 
+def test_empty_call_on_gpus_does_not_warn(kernels):
+    trace("ag_matmul", shapes=((2, 0, 64), (64, 64)))  # warnings are errors in this suite
+    assert "empty" in next(iter(jax_flux.stats()["ag_matmul"]["reasons"]))
+
+
+def test_backward_that_has_no_kernel_on_gpus_is_counted(kernels):
+    trace("matmul_ar", grad=True)
+    assert jax_flux.stats()["matmul_ar_backward"]["xla"] == 1
+    fn = jax.shard_map(
+        lambda x, w: jax_flux.ag_matmul(x, w, axis_name="tp", return_gathered=True),
+        mesh=gpu_mesh(),
+        in_specs=(P("dp", "tp"), P(None, "tp")),
+        out_specs=(P("dp", None, "tp"), P("dp", "tp")),
+    )
+    loss = lambda *a: sum(y.astype(jnp.float32).sum() for y in fn(*a))
+    jax.jit(jax.grad(loss)).trace(*(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in LARGE))
+    row = jax_flux.stats()["ag_matmul_backward"]
+    assert (row["fused"], row["xla"]) == (0, 1)
+
+
 def test_fused_demanded_on_gpus_that_lack_it_raises_while_tracing(kernels):
     with pytest.raises(errors.ImplementationError, match="sm_90"):
         trace("ag_matmul", mesh=gpu_mesh("NVIDIA A100-SXM4-80GB"), implementation="fused")
