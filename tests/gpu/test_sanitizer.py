@@ -30,7 +30,10 @@ def library():
     if importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch, whose matmul preset mode is checked against")
     path = pathlib.Path(os.environ.get("JAX_FLUX_PRESET", ROOT / BUILT))
-    assert path.exists(), f"no {path}: run {BUILD}"
+    if not path.exists():
+        pytest.skip(
+            f"needs the preset library {path.name}: run {BUILD}, or name it in JAX_FLUX_PRESET"
+        )
     return path
 
 
