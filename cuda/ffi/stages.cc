@@ -23,6 +23,11 @@ using runtime::Status;
 std::atomic<std::int64_t> direct_launches{0};
 std::atomic<std::int64_t> captured_launches{0};
 
+// What AttributeOr may be asked for.
+constexpr const char* kOptionalAttributes[] = {"chunk_depth", "chunk_rows",   "ctas",
+                                               "depth_outer", "raster_group", "sm_margin",
+                                               "transpose_w", "tuning_digest"};
+
 Status Invalid(protocol::Op op, const std::string& what) {
   return Status(Code::kInvalidArgument,
                 Format("%s: %s. The Python package and the native library do not fit: rebuild with "
@@ -94,6 +99,11 @@ Expected<CallSite> DecodeCallSite(protocol::Op op, const xla_ffi::Dictionary& at
   site.chunk_bytes = *attributes.get<std::int64_t>("chunk_bytes");
   site.tuning_digest = static_cast<std::uint64_t>(AttributeOr(attributes, "tuning_digest", 0));
   site.sm_margin = AttributeOr(attributes, "sm_margin", 0);
+  for (const char* name : kOptionalAttributes) {
+    if (attributes.contains(name) && !attributes.get<std::int64_t>(name).has_value()) {
+      return Invalid(op, Format("attribute %s is no int64", name));
+    }
+  }
   if (site.site == 0) return Invalid(op, "site = 0 means \"no call\"");
   if (site.world < 1 || site.world > protocol::kMaxWorld) {
     return Status(Code::kInvalidArgument,
@@ -152,7 +162,7 @@ Status Initialize(const CallSite& site, int device, const protocol::GenerationSh
   const Status status = runtime::StartPlan(request, comm, stream).status();
   if (status.code() == Code::kDeadlineExceeded) {
     // Our all-gather waits for a rank that will not come, and so would the end of the process.
-    runtime::KeepFailure(status.message());
+    runtime::KeepFailure(device, status.message());
     runtime::ScopedDevice scoped(device);
     kernels::Abort();
   }

@@ -72,7 +72,7 @@ struct CallSite {
 
 runtime::Expected<CallSite> DecodeCallSite(protocol::Op op, const xla_ffi::Dictionary& attributes);
 
-// An optional int64 attribute.
+// An optional int64 attribute; DecodeCallSite has refused other types.
 std::int64_t AttributeOr(const xla_ffi::Dictionary& attributes, const char* name,
                          std::int64_t otherwise);
 

@@ -22,7 +22,6 @@ void Abort() {
   // Non-blocking: the stuck collective sits on another stream and leaves SMs free.
   if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return;
   AbortKernel<<<1, 1, 0, stream>>>();
-  cudaStreamSynchronize(stream);
 }
 
 }  // namespace jax_flux::kernels

@@ -41,7 +41,7 @@ constexpr Field kFields[] = {
     {&AgreementRecord::step, "the step of the plan's start", "Restart all ranks."},
 };
 
-// Polls `event`; false when `limit_s` has passed. limit_s <= 0 waits for as long as it takes.
+// Polls `event`; false when `limit_s` has passed.
 Expected<bool> Poll(cudaEvent_t event, double limit_s) {
   const auto start = std::chrono::steady_clock::now();
   for (int polls = 0;; ++polls) {
@@ -53,7 +53,7 @@ Expected<bool> Poll(cudaEvent_t event, double limit_s) {
                                             cudaGetErrorString(state)));
     }
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-    if (limit_s > 0 && waited.count() > limit_s) return false;
+    if (waited.count() > limit_s) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(polls < 100 ? 20 : 500));
   }
 }
@@ -104,8 +104,17 @@ Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int rank, int world, cu
                      std::vector<AgreementRecord>* all) {
   const std::size_t bytes = sizeof(AgreementRecord);
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(before_, stream));
-  auto idle = Poll(before_, 0);
+  const double limit_s = Options::Get().timeout_s;
+  auto idle = Poll(before_, limit_s);
   if (!idle.ok()) return idle.status();
+  if (!idle.value()) {
+    return Status(
+        Code::kDeadlineExceeded,
+        Format("%s: rank %d of %d waited %.0f s for the work that was enqueued before this "
+               "call's first run. A collective among it waits for a rank that is stuck or "
+               "has failed; JAX_FLUX_TIMEOUT_S sets the limit.",
+               op, rank, world, limit_s));
+  }
 
   host_[rank] = mine;
   JAX_FLUX_RETURN_IF_CUDA_ERROR(
@@ -116,7 +125,6 @@ Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int rank, int world, cu
   JAX_FLUX_RETURN_IF_CUDA_ERROR(
       cudaMemcpyAsync(host_, device_, bytes * world, cudaMemcpyDeviceToHost, stream));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(after_, stream));
-  const double limit_s = Options::Get().timeout_s;
   auto done = Poll(after_, limit_s);
   if (!done.ok()) return done.status();
   if (!done.value()) {

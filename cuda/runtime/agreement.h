@@ -45,8 +45,8 @@ std::string Disagreement(const std::vector<AgreementRecord>& records, const char
 class Exchange {
  public:
   Status Init();
-  // All-gathers `mine` on XLA's communicator and stream. Work of earlier programs on the stream has
-  // deadlines of its own; ours runs from when it is done.
+  // All-gathers `mine` on XLA's communicator and stream. One deadline for what is on the stream
+  // before it, one for the exchange itself.
   Status Run(const NcclApi& nccl, NcclComm comm, int rank, int world, cudaStream_t stream,
              const char* op, const AgreementRecord& mine, std::vector<AgreementRecord>* all);
 

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <thread>
 
-#include "cuda/protocol/layout.h"
+#include "cuda/runtime/options.h"
 
 namespace jax_flux::runtime {
 namespace {
@@ -23,16 +23,21 @@ constexpr int kMaxDevices = 64;
 constexpr std::size_t kPageBytes = 4096;
 constexpr auto kPeriod = std::chrono::milliseconds(20);
 
+using Clock = std::chrono::steady_clock;
+
 struct Slot {
   std::atomic<protocol::FailureRecord*> host{nullptr};
   protocol::FailureRecord* device = nullptr;
+  // Of a device that has failed, by its record or by KeepFailure.
+  std::string sentence;
+  Clock::time_point failed_at;
+  std::atomic<bool> known_to_cuda{false};
 };
 
 // Never destroyed: the thread below may run until the process is gone.
 struct Watch {
   std::mutex mutex;
   std::array<Slot, kMaxDevices> slots;
-  std::array<bool, kMaxDevices> printed = {};  // fatal sentence of this device
   std::string last;
   bool started = false;
 };
@@ -50,17 +55,45 @@ void Say(const std::string& sentence) {
   std::fflush(stderr);
 }
 
-// Keeps asking the driver about a device whose kernel has trapped. Observed where two contexts
-// trapped at once on one H200: the host thread that waited for the device slept on until another
-// thread of its process queried a stream.
-void Wake(int device) {
+// Asks CUDA about a failed device until it knows; on a thread of its own, as the call may block.
+void AskCuda(int device) {
   std::thread([device] {
-    for (int i = 0; i < 240; ++i) {
+    Slot& slot = TheWatch().slots[device];
+    while (!slot.known_to_cuda.load()) {
       cudaSetDevice(device);
-      cudaStreamQuery(cudaStreamLegacy);
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      const cudaError_t state = cudaStreamQuery(cudaStreamLegacy);
+      if (state != cudaSuccess && state != cudaErrorNotReady) {
+        Say(Format("jax_flux: device %d is lost to this process after that: %s.", device,
+                   cudaGetErrorString(state)));
+        slot.known_to_cuda.store(true);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }).detach();
+}
+
+// Called under the mutex.
+void Fail(Watch& watch, int device, const std::string& sentence) {
+  Slot& slot = watch.slots[device];
+  if (!slot.sentence.empty()) return;
+  slot.sentence = watch.last = sentence;
+  slot.failed_at = Clock::now();
+  Say(sentence);
+  AskCuda(device);
+}
+
+// Called under the mutex.
+void EndIfStuck(const Watch& watch) {
+  for (const Slot& slot : watch.slots) {
+    if (slot.sentence.empty() || slot.known_to_cuda.load()) continue;
+    const std::chrono::duration<double> since = Clock::now() - slot.failed_at;
+    if (since.count() < Options::Get().grace_s) continue;
+    Say(Format(
+        "%s CUDA has not reported the failed device within %.0f s (JAX_FLUX_GRACE_S), so XLA "
+        "would wait for ever: ending this process.",
+        slot.sentence.c_str(), Options::Get().grace_s));
+    std::_Exit(kEndedByWatchdog);
+  }
 }
 
 // Prints and keeps what is new; called under the mutex.
@@ -72,12 +105,7 @@ void Collect(Watch& watch) {
       Say(Sentence(record->warning));
       __atomic_store_n(&record->warning_ready, 0u, __ATOMIC_RELEASE);
     }
-    if (!watch.printed[device] && Ready(record->fatal_ready)) {
-      watch.printed[device] = true;
-      watch.last = Sentence(record->fatal);
-      Say(watch.last);
-      Wake(device);
-    }
+    if (Ready(record->fatal_ready)) Fail(watch, device, Sentence(record->fatal));
   }
 }
 
@@ -87,6 +115,7 @@ void Run() {
     {
       std::lock_guard<std::mutex> lock(watch.mutex);
       Collect(watch);
+      EndIfStuck(watch);
     }
     std::this_thread::sleep_for(kPeriod);
   }
@@ -187,19 +216,19 @@ Expected<protocol::FailureRecord*> DeviceRecord(int device) {
 
 std::optional<std::string> FatalFailure(int device) {
   Watch& watch = TheWatch();
-  for (int at = 0; at < kMaxDevices; ++at) {
-    if (device >= 0 && at != device) continue;
-    const protocol::FailureRecord* record = watch.slots[at].host.load(std::memory_order_acquire);
-    if (record != nullptr && Ready(record->fatal_ready)) return Sentence(record->fatal);
-  }
-  return std::nullopt;
+  if (device < 0 || device >= kMaxDevices) return std::nullopt;
+  std::lock_guard<std::mutex> lock(watch.mutex);
+  Collect(watch);
+  const Slot& slot = watch.slots[device];
+  if (slot.sentence.empty()) return std::nullopt;
+  return slot.sentence;
 }
 
-void KeepFailure(const std::string& sentence) {
+void KeepFailure(int device, const std::string& sentence) {
   Watch& watch = TheWatch();
+  if (device < 0 || device >= kMaxDevices) return;
   std::lock_guard<std::mutex> lock(watch.mutex);
-  watch.last = sentence;
-  Say(sentence);
+  Fail(watch, device, sentence);
 }
 
 std::optional<std::string> LastFailure() {

@@ -190,7 +190,7 @@ class Ranks:
         """Runs another case on each process, in the order of the processes."""
         for process, (case, arguments) in enumerate(calls):
             self.send(process, case, **arguments)
-        answers = self._collect(list(range(len(calls))), timeout_s)
+        answers = self._collect(list(range(len(calls))), timeout_s, deaths=errors)
         if errors:
             return answers
         bad = {rank: answer.error for rank, answer in enumerate(answers) if answer.error}
@@ -235,7 +235,10 @@ class Ranks:
         if "JAX_FLUX_TEST_LOGS" not in os.environ:
             self._folder.cleanup()
 
-    def _collect(self, processes: list[int], timeout_s: float) -> list[Answer]:
+    def _collect(
+        self, processes: list[int], timeout_s: float, deaths: bool = False
+    ) -> list[Answer]:
+        """One answer per process; with ``deaths`` a process that ended is an answer as well."""
         end = time.monotonic() + timeout_s
         answers = []
         for process in processes:
@@ -247,6 +250,9 @@ class Ranks:
                 ) from None
             if text is None:
                 code = self._processes[process].wait(10)
+                if deaths:
+                    answers.append(Answer(None, f"ended with exit code {code}", timeout_s))
+                    continue
                 raise self._broken(f"process {process} died (exit {code})")
             answers.append(Answer(**json.loads(text)))
         return answers
