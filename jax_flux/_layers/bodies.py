@@ -173,7 +173,7 @@ def embed(place: Place, ids: jax.Array, table: jax.Array) -> jax.Array:
         raise errors.ShapeError(
             errors.message(
                 place.parallel.layer,
-                f"ids are {_checks.shown(ids)} on axis {place.parallel.axis!r} of size "
+                f"ids are {_checks.shown(ids)} per device, axis {place.parallel.axis!r} has size "
                 f"{place.world}",
                 "With sequence_parallel=True every rank keeps an equal share of the last dimension",
                 "Pad the sequence, or pass sequence_parallel=False",
