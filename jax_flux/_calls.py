@@ -93,9 +93,12 @@ def _reverse_only(op: str, call: Callable[..., Any], *args: Any) -> Any:
         ) from None
 
 
-def add_bias(y: jax.Array, bias: Any) -> jax.Array:
+def add_bias(y: jax.Array, bias: Any, op: str = "a layer") -> jax.Array:
     """Once, after the collective, in y's dtype; JAX casts its varying axes where it must."""
-    return y if bias is None else y + jnp.asarray(bias).astype(y.dtype)
+    if bias is None:
+        return y
+    _checks.check_bias_dtype(op, bias, y.dtype)
+    return y + jnp.asarray(bias).astype(y.dtype)
 
 
 def check_biases(

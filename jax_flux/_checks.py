@@ -217,3 +217,17 @@ def resolve_out_dtype(op: str, out_dtype: Any, x: Any, ws: tuple[Any, ...]) -> A
             )
         )
     return out
+
+
+def check_bias_dtype(op: str, bias: Any, out: Any) -> None:
+    """No part of the bias may be lost in the cast to the result's dtype ``out``."""
+    for kind in (jnp.complexfloating, jnp.inexact):
+        if jnp.issubdtype(bias.dtype, kind) and not jnp.issubdtype(out, kind):
+            raise errors.DtypeError(
+                errors.message(
+                    op,
+                    f"bias is {shown(bias)}, the result is {jnp.dtype(out).name}",
+                    "The bias is cast to the result's dtype, which would drop a part of it",
+                    "Cast the bias yourself, or choose another out_dtype",
+                )
+            )

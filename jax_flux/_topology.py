@@ -69,7 +69,8 @@ def resolve(op: str, axis_name: Any) -> Axis:
     for name in names:
         if name not in bound and name not in mesh_sizes:
             raise errors.AxisError(_unknown(op, axis_name, name, bound, mesh_sizes))
-    _check_manual(op, axis_name, mesh)
+    if any(name in mesh_sizes for name in names):  # axes of vmap alone take the reference anyway
+        _check_manual(op, axis_name, mesh)
     platform, device_kind = _compat.mesh_device(mesh)
     sizes: list[int] = [bound[n] if n in bound else int(mesh_sizes[n]) for n in names]
     world = math.prod(sizes)

@@ -102,7 +102,7 @@ def ag_matmul(
     )
     ys, full = _calls.ag(spec, axis, x, ws, at)
     act = _checks.ACTIVATIONS[activation] if activation else lambda y: y
-    out = tuple(act(_calls.add_bias(y, b)) for y, b in zip(ys, biases, strict=True))
+    out = tuple(act(_calls.add_bias(y, b, op)) for y, b in zip(ys, biases, strict=True))
     result = out if several else out[0]
     return (result, full) if return_gathered else result
 
@@ -172,7 +172,7 @@ def matmul_rs(
         channel=channel,
     )
     _checks.check_scatter(op, at, x, axis.world, axis_name)
-    return _calls.add_bias(_calls.rs(spec, axis, x, w, at), bias)
+    return _calls.add_bias(_calls.rs(spec, axis, x, w, at), bias, op)
 
 
 def matmul_ar(
@@ -231,4 +231,4 @@ def matmul_ar(
         config=config,
         channel=channel,
     )
-    return _calls.add_bias(_calls.ar(spec, axis, x, w), bias)
+    return _calls.add_bias(_calls.ar(spec, axis, x, w), bias, op)

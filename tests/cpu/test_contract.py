@@ -240,6 +240,15 @@ def test_bias_that_is_no_array_is_refused(bias, mesh):
         local("ag_matmul", mesh, bias=bias)
 
 
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    "dtype, bias_dtype", [("float32", "complex64"), ("int32", "float32")], ids=str
+)
+def test_bias_of_another_kind_is_refused(op, dtype, bias_dtype, mesh):
+    with raises(errors.DtypeError, op, f"{bias_dtype}[8]", f"result is {dtype}", "Cast the bias"):
+        local(op, mesh, dtype=dtype, bias=jnp.ones(8, bias_dtype))
+
+
 @pytest.mark.parametrize("keyword", ["activation", "implementation"])
 def test_option_that_is_no_name_is_refused(keyword, mesh):
     with raises(errors.OptionError, keyword, "['relu']", "Choose one of them"):

@@ -84,6 +84,16 @@ def test_vmap_over_the_ops_own_axis_name_takes_the_reference(op):
     assert jax_flux.stats()[op]["fused"] == 0
 
 
+@pytest.mark.parametrize("op", OURS)
+def test_vmap_over_the_ops_own_axis_does_not_mind_a_mesh(op, tp8):
+    x, w = programs.normal(0, (4, 8, 6)), programs.normal(1, (4, 6, 5))
+    call = lambda x, w: OURS[op](x, w, axis_name="i")
+    fn = jax.jit(lambda x, w: jax.vmap(call, axis_name="i")(x, w))
+    want = fn(x, w)
+    with jax.set_mesh(tp8):
+        oracle.assert_close(fn(x, w), want)
+
+
 def test_vmap_with_the_mesh_axis_name_shadows_it(tp8):
     """An inner vmap that takes the mesh axis's name is the axis that is meant."""
     x, w = programs.normal(0, (4, 8, 6)), programs.normal(1, (6, 5))
