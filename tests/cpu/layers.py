@@ -53,7 +53,7 @@ class PlainAttention(nnx.MultiHeadAttention):
         return super().__call__(x, mask=mask)
 
 
-class _LinenPlainMLP(nn.Module):
+class LinenPlainMLP(nn.Module):
     gated: bool
 
     @nn.compact
@@ -127,7 +127,7 @@ KINDS = (
         lambda **kw: PlainMLP(False, bias_init=BIAS, **kw),
         lambda **kw: flux_nnx.ParallelMLP(D, F, bias_init=BIAS, **kw),
         lambda **kw: flux_linen.ParallelMLP(F, bias_init=BIAS, **kw),
-        lambda: _LinenPlainMLP(False),
+        lambda: LinenPlainMLP(False),
         **BLOCK,
     ),
     Kind(
@@ -137,7 +137,7 @@ KINDS = (
             D, F, gated=True, activation="silu", bias_init=BIAS, **kw
         ),
         lambda **kw: flux_linen.ParallelMLP(F, gated=True, activation="silu", bias_init=BIAS, **kw),
-        lambda: _LinenPlainMLP(True),
+        lambda: LinenPlainMLP(True),
         **BLOCK,
     ),
     Kind(
