@@ -19,7 +19,7 @@ using namespace jax_flux;  // NOLINT: a leaf program
 struct PresetCall {
   const char* instance;
   std::int32_t world, rank, batch, rows, columns, depth;
-  std::int32_t raster_group, chunk_rows, chunk_depth, depth_outer, sm_margin;
+  std::int32_t raster_group, sweep_segments, chunk_rows, chunk_depth, depth_outer, sm_margin;
   const void* x;
   const void* w;
   void* y;
@@ -42,8 +42,8 @@ kernels::GemmProblem Problem(const kernels::GemmInstance& instance, const Preset
 }
 
 kernels::GemmPlan Plan(const PresetCall& call) {
-  return {call.raster_group, call.chunk_rows, call.chunk_depth, call.depth_outer != 0,
-          call.sm_margin};
+  return {call.raster_group, call.sweep_segments,   call.chunk_rows,
+          call.chunk_depth,  call.depth_outer != 0, call.sm_margin};
 }
 
 }  // namespace
@@ -63,6 +63,7 @@ PRESET_EXPORT const char* preset_plan(PresetCall* call) {
   if (instance == nullptr) return Error("no such instance");
   const kernels::GemmPlan plan = kernels::DefaultPlan(*instance, Problem(*instance, *call));
   call->raster_group = plan.raster_group;
+  call->sweep_segments = plan.sweep_segments;
   call->chunk_rows = plan.chunk_rows;
   call->chunk_depth = plan.chunk_depth;
   call->depth_outer = plan.depth_outer;

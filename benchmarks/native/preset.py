@@ -44,7 +44,7 @@ def measure(runs, repetitions=9, inner=3):
     return {key: sorted(values)[len(values) // 2] for key, values in samples.items()}
 
 
-def time_shape(library, names, shape, worlds, rasters):
+def time_shape(library, names, shape, worlds, plans):
     m, n, k = shape
     x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
     w = torch.randn(k, n, dtype=torch.bfloat16, device="cuda")
@@ -60,9 +60,14 @@ def time_shape(library, names, shape, worlds, rasters):
             state = Rank(library, name, world, min(1, world - 1), 1, m // world, n, k)
             state.endless()
             label = f"{name.removeprefix('sm90_bf16_')} W{world}"
-            for group in rasters or [state.call.raster_group]:
-                runs[f"{label} g{group}"] = state.launcher(raster_group=group)
+            for plan in plans or [{}]:
+                choice = " ".join(f"{key}={value}" for key, value in plan.items())
+                runs[f"{label} {choice}".strip()] = state.launcher(**plan)
     return measure(runs)
+
+
+def plan_fields(text):
+    return {key: int(value) for key, value in (part.split("=") for part in text.split(","))}
 
 
 def main():
@@ -72,7 +77,14 @@ def main():
     parser.add_argument("names", nargs="*", help="parts of instance names; all by default")
     parser.add_argument("--json")
     parser.add_argument("--worlds", type=int, nargs="*", default=[2, 8])
-    parser.add_argument("--rasters", type=int, nargs="*", help="instead of the plan's")
+    parser.add_argument(
+        "--plan",
+        type=plan_fields,
+        nargs="*",
+        metavar="FIELD=N[,FIELD=N]",
+        help="variants of the default plan; fields that do not move flags",
+    )
+    parser.add_argument("--rows", type=int, nargs="*", help="only shapes of these m")
     parser.add_argument("--seconds", type=float, default=25)
     arguments = parser.parse_args()
     if arguments.mode == "check":
@@ -87,25 +99,16 @@ def main():
         library = Library(arguments.library)
         names = [n for n in library.instances()
                  if not arguments.names or any(w in n for w in arguments.names)]  # fmt: skip
-        medians = time_shape(library, names, shape, arguments.worlds, arguments.rasters)
+        medians = time_shape(library, names, shape, arguments.worlds, arguments.plan)
         print(f"m, n, k = {shape}")
-        keys = list(medians)
-        if arguments.rasters:  # only the fastest raster of each
-            best = {}
-            for key in keys:
-                stem = key.rsplit(" g", 1)[0]
-                if stem not in best or medians[key] < medians[best[stem]]:
-                    best[stem] = key
-            keys = list(best.values())
-        for key in keys:
-            value = medians[key]
+        for key, value in medians.items():
             base = medians["cublas nt" if " nt" in f" {key.replace('_', ' ')}" else "cublas nn"]
             print(f"  {key:45s} {value:8.1f} us  {base / value:.3f} of cuBLAS")
         if arguments.json:
             with open(arguments.json, "a") as file:
                 file.write(json.dumps({"shape": shape, "us": medians}) + "\n")
 
-    for shape in SHAPES:
+    for shape in [s for s in SHAPES if not arguments.rows or s[0] in arguments.rows]:
         results.append(in_child(arguments.seconds, lambda shape=shape: body(shape)))
     sys.exit(any(results))
 

@@ -15,7 +15,9 @@ POISON = float("nan")
 
 
 PROBLEM_FIELDS = ("world", "rank", "batch", "rows", "columns", "depth")
-PLAN_FIELDS = ("raster_group", "chunk_rows", "chunk_depth", "depth_outer", "sm_margin")
+PLAN_FIELDS = (
+    *("raster_group", "sweep_segments", "chunk_rows", "chunk_depth", "depth_outer", "sm_margin"),
+)
 LAYOUT_FIELDS = (
     *("total", "epoch", "entries", "data", "ag_flags", "ag_row", "ag_count"),
     *("rs_flags", "rs_row", "rs_count", "ag_half0", "ag_half1", "rs_half0", "rs_half1"),

@@ -17,6 +17,7 @@ constexpr std::uint64_t kElementBytes = 2;
 constexpr std::uint32_t kTileK = 64;         // tile.cuh
 constexpr std::uint32_t kBox = 64;           // rows and columns of a slot, tile.cuh
 constexpr std::uint32_t kPushColumns = 256;  // tile.cuh
+constexpr std::int32_t kSweepRows = 512;
 
 std::uint64_t U64(std::int32_t value) { return static_cast<std::uint64_t>(value); }
 std::uint32_t U32(int value) { return static_cast<std::uint32_t>(value); }
@@ -184,6 +185,7 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
     if (extent > kMost) return Sentence(name, extent, "coordinates are 32-bit");
   }
   if (plan.raster_group < 1) return Sentence("raster_group", plan.raster_group, "at least 1");
+  if (plan.sweep_segments < 1) return Sentence("sweep_segments", plan.sweep_segments, "at least 1");
   const protocol::TileGrid grid = Grid(instance, p, plan);
   const std::int64_t tiles = std::int64_t{p.world} * p.batch * grid.RowTiles() *
                              grid.ColumnTiles() * instance.flags_per_tile;
@@ -212,6 +214,9 @@ GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p) {
   const std::int32_t cluster_rows = instance.kernel.tile[0] * instance.kernel.cluster[0];
   // About 2048 rows of x stay in L2 while w streams past them.
   plan.raster_group = std::max(1, 2048 / cluster_rows);
+  // Segments of few rows share a sweep, until about 512 rows do: each sweep reads all of w again.
+  const std::int32_t segment_rows = protocol::CeilDiv(p.rows, cluster_rows) * cluster_rows;
+  plan.sweep_segments = std::max(1, std::min(p.world - 1, kSweepRows / segment_rows));
   plan.chunk_rows = 128;
   // One CTA pushes a chunk: enough chunks to keep most CTAs busy, few enough that waiting for
   // their flags is cheap.

@@ -52,8 +52,9 @@ struct GemmProblem {
 
 // Choices that change speed and flags, never results. Equal on all ranks.
 struct GemmPlan {
-  std::int32_t raster_group = 16;  // tile rows that share a sweep over the columns
-  std::int32_t chunk_rows = 128;   // ag: unit of a push and its flag
+  std::int32_t raster_group = 16;   // tile rows that share a walk over the columns
+  std::int32_t sweep_segments = 1;  // peers' segments in one sweep (protocol::TileGrid)
+  std::int32_t chunk_rows = 128;    // ag: unit of a push and its flag
   std::int32_t chunk_depth = 1024;
   bool depth_outer = false;    // ag: all rows of a k range first
   std::int32_t sm_margin = 0;  // SMs left free

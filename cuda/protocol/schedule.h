@@ -39,6 +39,9 @@ struct TileGrid {
   std::int32_t tile_rows;  // rows of a cluster tile
   std::int32_t tile_columns;
   std::int32_t group;  // raster: tile rows walked together before the next tile column
+  // Peers' segments that share one sweep over the columns. Short segments one by one would each
+  // read all of w from memory again.
+  std::int32_t sweep = 1;
 
   JAX_FLUX_HD std::int32_t RowTiles() const { return CeilDiv(rows, tile_rows); }
   JAX_FLUX_HD std::int32_t ColumnTiles() const { return CeilDiv(columns, tile_columns); }
@@ -58,23 +61,35 @@ struct TileCoord {
   std::int32_t j;  // tile column
 };
 
-// Grouped raster inside (segment, batch): `group` tile rows share a sweep over the columns, which
-// keeps their A rows in L2 while B streams through.
+// Grouped raster inside (segments of a sweep, batch): `group` tile rows share a walk over the
+// columns, which keeps their A rows in L2 while B streams through. The own segment is a sweep of
+// its own: what never waits stays before what may.
 JAX_FLUX_HD TileCoord TileAt(const TileGrid& grid, SegmentOrder order, std::int32_t ticket) {
   const std::int32_t row_tiles = grid.RowTiles();
   const std::int32_t column_tiles = grid.ColumnTiles();
-  const std::int32_t plane = row_tiles * column_tiles;
+  const std::int32_t segment_tiles = grid.batch * row_tiles * column_tiles;
+  const std::int32_t foreign = grid.world - 1;
+  const std::int32_t first_foreign = order == SegmentOrder::kOwnFirst ? 1 : 0;
+  std::int32_t first_step = ticket / segment_tiles;
+  std::int32_t steps = 1;
+  const std::int32_t place = first_step - first_foreign;
+  if (place >= 0 && place < foreign) {
+    const std::int32_t base = place / grid.sweep * grid.sweep;
+    first_step = first_foreign + base;
+    steps = foreign - base < grid.sweep ? foreign - base : grid.sweep;
+  }
+  std::int32_t rest = ticket - first_step * segment_tiles;
+  const std::int32_t rows = steps * row_tiles;
   TileCoord at;
-  at.step = ticket / (grid.batch * plane);
-  at.segment = SegmentAt(order, grid.rank, grid.world, at.step);
-  std::int32_t rest = ticket - at.step * grid.batch * plane;
-  at.batch = rest / plane;
-  rest -= at.batch * plane;
-  const std::int32_t per_group = grid.group * column_tiles;
-  const std::int32_t first = rest / per_group * grid.group;
-  const std::int32_t height = row_tiles - first < grid.group ? row_tiles - first : grid.group;
+  at.batch = rest / (rows * column_tiles);
+  rest -= at.batch * rows * column_tiles;
+  const std::int32_t first = rest / (grid.group * column_tiles) * grid.group;
+  const std::int32_t height = rows - first < grid.group ? rows - first : grid.group;
   rest -= first * column_tiles;
-  at.i = first + rest % height;
+  const std::int32_t row = first + rest % height;
+  at.step = first_step + row / row_tiles;
+  at.segment = SegmentAt(order, grid.rank, grid.world, at.step);
+  at.i = row % row_tiles;
   at.j = rest / height;
   return at;
 }

@@ -69,15 +69,27 @@ void CheckTiles(const TileGrid& grid, SegmentOrder order, Counts* counts) {
     CHECK(at.i * grid.tile_rows < grid.rows, "ticket " << ticket);
     CHECK(at.j * grid.tile_columns < grid.columns, "ticket " << ticket);
     CHECK_EQ(at.segment, SegmentAt(order, grid.rank, grid.world, at.step), "ticket " << ticket);
-    CHECK(at.step == last_step || at.step == last_step + 1, "ticket " << ticket);
+    if (grid.sweep == 1) {
+      CHECK(at.step == last_step || at.step == last_step + 1, "ticket " << ticket);
+    } else {  // steps mix inside a sweep only, and the own segment with none
+      const std::int32_t first = order == SegmentOrder::kOwnFirst ? 1 : 0;
+      const std::int32_t place = ticket / segment_tiles;
+      if (place >= first && place < first + grid.world - 1) {
+        CHECK_EQ((at.step - first) / grid.sweep, (place - first) / grid.sweep, "ticket " << ticket);
+      } else {
+        CHECK_EQ(at.step, place, "ticket " << ticket);
+      }
+    }
     last_step = at.step;
     const std::int32_t flag = grid.FlagIndex(at.batch, at.i, at.j);
     CHECK(flag >= 0 && flag < segment_tiles, "ticket " << ticket << ", flag " << flag);
     seen[static_cast<std::size_t>(at.segment * segment_tiles + flag)] += 1;
     // The raster inside a segment is the same in every step and on every rank.
     const std::int32_t place = ticket % segment_tiles;
-    if (at.step == 0) first_flags[static_cast<std::size_t>(place)] = flag;
-    CHECK_EQ(first_flags[static_cast<std::size_t>(place)], flag, "ticket " << ticket);
+    if (grid.sweep == 1) {
+      if (at.step == 0) first_flags[static_cast<std::size_t>(place)] = flag;
+      CHECK_EQ(first_flags[static_cast<std::size_t>(place)], flag, "ticket " << ticket);
+    }
     counts->tiles += 1;
   }
   for (int times : seen) CHECK_EQ(times, 1, "a tile visited not once");
@@ -154,9 +166,11 @@ int main() {
         for (std::int32_t columns : {8, 192, 200, 1537}) {
           for (std::int32_t group : {1, 2, 3, 64}) {
             for (std::int32_t rank : {0, world - 1}) {
-              const TileGrid grid{world, rank, batch, rows, columns, 128, 192, group};
-              CheckTiles(grid, SegmentOrder::kOwnFirst, &counts);
-              CheckTiles(grid, SegmentOrder::kOwnLast, &counts);
+              for (std::int32_t sweep : {1, 2, 3, 7}) {
+                const TileGrid grid{world, rank, batch, rows, columns, 128, 192, group, sweep};
+                CheckTiles(grid, SegmentOrder::kOwnFirst, &counts);
+                CheckTiles(grid, SegmentOrder::kOwnLast, &counts);
+              }
             }
           }
         }
@@ -171,6 +185,8 @@ int main() {
     for (std::int32_t other = 1; other < world; ++other) {
       CheckFlagsAgree({world, 0, 2, 300, 500, 128, 192, 2},
                       {world, other, 2, 300, 500, 128, 192, 2});
+      CheckFlagsAgree({world, 0, 2, 300, 500, 128, 192, 2, 2},
+                      {world, other, 2, 300, 500, 128, 192, 2, 2});
     }
   }
   std::printf("schedule_test: %ld grids, %ld tiles, %ld pushes, %.1f s\n", counts.grids,
