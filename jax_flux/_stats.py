@@ -9,18 +9,26 @@ a scan's body once, an eager call every time. Backward passes count under ``<op>
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import sys
 import threading
 import warnings
 from typing import Any
 
+import jax
+
 from jax_flux import errors
 
 _lock = threading.Lock()
 _counts: collections.Counter[tuple[str, str, str]] = collections.Counter()
 _warned: set[tuple[str, int, str, str]] = set()
-_PACKAGE_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# Frames that are no call site: ours, and JAX's between a wrapper or a backward pass and its caller.
+_INSIDE = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(jax.__file__)) + os.sep,
+    contextlib.__file__,
+)
 
 
 def record(op: str, implementation: str, reason: str) -> None:
@@ -75,13 +83,13 @@ def stats_reset() -> None:
 
 
 def warn_once(op: str, reason: str) -> None:
-    """Warns that ``op`` fell back to XLA, once per call site (file and line outside the package).
+    """Warns that ``op`` fell back to XLA, once per call site (file and line of the user's code).
 
     Why by hand: Python's own once-per-location registry is emptied whenever any filter changes,
     as every ``catch_warnings`` block does.
     """
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIR):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame, level = frame.f_back, level + 1
     site = (frame.f_code.co_filename, frame.f_lineno, op, reason)
     with _lock:

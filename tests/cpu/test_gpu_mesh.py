@@ -104,6 +104,21 @@ def test_unsupported_call_on_gpus_warns_once_here_and_takes_xla(reason, keywords
     assert jax_flux.stats()["ag_matmul"]["fused"] == 0
 
 
+def test_warnings_of_wrappers_and_backward_passes_name_the_users_lines(kernels):
+    x, w = (jax.ShapeDtypeStruct(s, jnp.float32) for s in LARGE)
+    wrapped = lambda x, w: jax_flux.ag_matmul_sharded(x, w, mesh=gpu_mesh(), axis="tp")
+    again = lambda x, w: jax_flux.ag_matmul_sharded(x, w, mesh=gpu_mesh(), axis="tp")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for fn in (wrapped, again, wrapped):
+            jax.jit(fn).trace(x, w)
+        assert [w.filename for w in caught] == [__file__] * 2
+        assert len({w.lineno for w in caught}) == 2
+        trace("ag_matmul", out_dtype=jnp.float32, grad=True)
+    assert [w.filename for w in caught] == [__file__] * 4
+    assert "ag_matmul_backward" in str(caught[3].message)
+
+
 def test_missing_library_on_gpus_warns_with_the_remedy(monkeypatch):
     answer = Installed(problem="the native library is missing: build it with `make native`")
     monkeypatch.setattr(_ffi, "installed", lambda: answer)
