@@ -24,13 +24,14 @@ std::uint32_t U32(int value) { return static_cast<std::uint32_t>(value); }
 
 protocol::TileGrid Grid(const GemmInstance& instance, const GemmProblem& problem,
                         const GemmPlan& plan) {
-  return {
-      problem.world, problem.rank, problem.batch, problem.rows, problem.columns,
-      instance.kernel.tile[0] * instance.kernel.cluster[0],
-      instance.kernel.tile[1] * instance.kernel.cluster[1],
-      // More than all rows is all rows; as given it might overflow in TileAt.
-      std::min(plan.raster_group, protocol::CeilDiv(problem.rows, instance.kernel.tile[0] *
-                                                                      instance.kernel.cluster[0]))};
+  const std::int32_t tile_rows = instance.kernel.tile[0] * instance.kernel.cluster[0];
+  const std::int32_t tile_columns = instance.kernel.tile[1] * instance.kernel.cluster[1];
+  // More than all segments or rows is all of them; as given it might overflow in TileAt.
+  const std::int32_t sweep = std::min(plan.sweep_segments, problem.world);
+  const std::int32_t group =
+      std::min(plan.raster_group, sweep * protocol::CeilDiv(problem.rows, tile_rows));
+  return {problem.world, problem.rank, problem.batch, problem.rows, problem.columns,
+          tile_rows,     tile_columns, group,         sweep};
 }
 
 protocol::ChunkGrid Chunks(const GemmProblem& problem, const GemmPlan& plan) {
