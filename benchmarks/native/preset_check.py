@@ -132,6 +132,10 @@ def cases(op):
         base = {"world": 3, "rank": 2, "batch": 2, "rows": 200, "columns": 640, "depth": 1544}
         for outer in (0, 1):
             yield {**base, "plan": {"chunk_rows": 64, "chunk_depth": 256, "depth_outer": outer}}
+    # Many tiles per cluster, fewer and more k blocks than stages.
+    base = {"world": 1 if op == "plain" else 2, "rank": 0, "batch": 1, "rows": 640}
+    for depth in (64, 192, 256, 320, 512):
+        yield {**base, "columns": 2048, "depth": depth, "plan": {"sm_margin": 128}}
     if op != "plain":
         yield {"world": 2, "rank": 1, "batch": 1, "rows": 640, "columns": 2048, "depth": 512,
                "plan": {"sm_margin": 130}}  # fmt: skip
