@@ -45,7 +45,7 @@ class Config:
             if isinstance(value, list):
                 value = tuple(value)
                 object.__setattr__(self, name, value)
-            if value is not None and value not in allowed:
+            if value is not None and not (isinstance(value, str | tuple) and value in allowed):
                 raise errors.OptionError(_no_such(name, value, allowed))
         margin = self.sm_margin
         if margin is not None and (

@@ -16,6 +16,7 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -202,7 +203,8 @@ def test_channel_out_of_range_is_refused(channel, mesh):
 
 @pytest.mark.parametrize(
     "part",
-    [dict(tile=(7, 7)), dict(cluster=(4, 4)), dict(transport="pigeon"), dict(sm_margin=200)],
+    [dict(tile=(7, 7)), dict(cluster=(4, 4)), dict(transport="pigeon"), dict(sm_margin=200)]
+    + [dict(tile=np.array([128, 192])), dict(cluster={2: 1})],
     ids=str,
 )
 def test_config_names_the_allowed_values(part):
