@@ -132,6 +132,13 @@ def test_gemms_on_part_of_a_mesh(pool, mesh, names, axis):
     check_sweep(answers, cases)
 
 
+@pytest.mark.gpus(2)
+def test_gemms_one_process_two_gpus(pool):
+    """XLA drives both ranks from threads of one process: plans, windows and launches per device."""
+    answers = pool(2, one_process=True).run("sweep", cases=list(CASES.values()), timeout_s=300)
+    check_sweep(answers, CASES)
+
+
 def test_gemms_of_one_rank_run_the_plain_kernel(pool):
     cases = {name: CASES[name] for name in ("ag-129", "rs-129", "ag-three-weights", "rs-nt")}
     answers = pool(1).run("sweep", cases=list(cases.values()), timeout_s=180)
