@@ -217,10 +217,10 @@ def check_deadline(path):
         except RuntimeError as error:
             kind, wait, _, rank, peer, index = state.failure()
             good = (kind, rank) == (2, 1) and wait in (1, 2) and peer in (0, 2) and index >= 0
-            print(f"deadline {name}: {'good' if good else 'WRONG'}, record {state.failure()}")
-            if good:
-                return
-            raise SystemExit(1) from error
+            said = str(error).splitlines()[0]
+            print(f"deadline {name}: {'good' if good else 'WRONG'}, {state.failure()}, {said}")
+            sys.stdout.flush()
+            os._exit(0 if good else 1)  # the context is dead: tensors cannot be freed
         raise AssertionError("the kernel ended without its peers")
 
     failed = []
