@@ -8,7 +8,7 @@ Route of one call: `ag_matmul` -> _checks.py, _topology.py (who, where) -> _call
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,46 @@ from jax_flux import _calls, _checks
 from jax_flux._config import Config
 from jax_flux._topology import AxisName
 
-Weights = jax.Array | tuple[jax.Array, ...] | list[jax.Array]
+Array = jax.Array
+Many = tuple[Array, ...] | list[Array]
+Weights = Array | Many
+Yes = Literal[True]
+No = Literal[False]
+
+
+class Keywords(TypedDict, total=False):
+    """Keywords of `ag_matmul` that do not change the type of its result."""
+
+    gather_axis: int
+    transpose_w: bool
+    bias: Any
+    activation: str | None
+    out_dtype: Any
+    implementation: str | None
+    config: Config | None
+    channel: int
+
+
+@overload
+def ag_matmul(
+    x: Array, w: Array, *, axis_name: AxisName, return_gathered: No = ..., **rest: Unpack[Keywords]
+) -> Array: ...
+@overload
+def ag_matmul(
+    x: Array, w: Many, *, axis_name: AxisName, return_gathered: No = ..., **rest: Unpack[Keywords]
+) -> tuple[Array, ...]: ...
+@overload
+def ag_matmul(
+    x: Array, w: Array, *, axis_name: AxisName, return_gathered: Yes, **rest: Unpack[Keywords]
+) -> tuple[Array, Array]: ...
+@overload
+def ag_matmul(
+    x: Array, w: Many, *, axis_name: AxisName, return_gathered: Yes, **rest: Unpack[Keywords]
+) -> tuple[tuple[Array, ...], Array]: ...
+@overload
+def ag_matmul(
+    x: Array, w: Weights, *, axis_name: AxisName, return_gathered: bool, **rest: Unpack[Keywords]
+) -> Any: ...
 
 
 def ag_matmul(

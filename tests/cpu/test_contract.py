@@ -12,6 +12,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import typing
 import warnings
 
 import jax
@@ -21,7 +22,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jax_flux
-from jax_flux import _dispatch, _ffi, _plan, _probes, _stats, errors
+from jax_flux import _dispatch, _ffi, _plan, _probes, _stats, errors, ops
 from tests.cpu import programs
 from tests.cpu.programs import OURS
 
@@ -730,6 +731,16 @@ def doctested_modules():
 def test_doctests_run(name):
     result = doctest.testmod(importlib.import_module(f"jax_flux.{name}"))
     assert (result.attempted > 0, result.failed) == (True, 0)
+
+
+def test_overloads_of_ag_matmul_offer_every_keyword():
+    real = inspect.signature(jax_flux.ag_matmul).parameters
+    rest = set(ops.Keywords.__annotations__)
+    assert len(typing.get_overloads(jax_flux.ag_matmul)) == 5
+    for overload in typing.get_overloads(jax_flux.ag_matmul):
+        named = set(inspect.signature(overload).parameters) - {"rest"}
+        assert named | rest == set(real)
+        assert not named & rest
 
 
 @pytest.mark.parametrize("name", OPS + tuple(f"{op}_sharded" for op in OPS))
