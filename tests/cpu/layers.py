@@ -211,9 +211,10 @@ def linen_specs(make: Callable[..., Any], x: jax.Array, **keywords: Any) -> dict
     return nn.get_partition_spec(variables)["params"]
 
 
-def in_shard_map(call, specs, mesh, x_spec, y_spec):
+def in_shard_map(call, specs, mesh, x_spec, y_spec, check_vma=True):
     """The call in a user's own shard_map, on local shards."""
-    return jax.shard_map(call, mesh=mesh, in_specs=(specs, x_spec), out_specs=y_spec)
+    in_specs = (specs, x_spec)
+    return jax.shard_map(call, mesh=mesh, in_specs=in_specs, out_specs=y_spec, check_vma=check_vma)
 
 
 def value_and_grads(call, params, x):

@@ -41,7 +41,7 @@ def ours(kind, framework, **keywords):
     return (layers.nnx_call if framework == "nnx" else layers.linen_call)(make, **keywords)
 
 
-def ours_in_shard_map(kind, framework, mesh, **keywords):
+def ours_in_shard_map(kind, framework, mesh, check_vma=True, **keywords):
     make = getattr(kind, framework)
     if framework == "nnx":
         specs = layers.nnx_specs(make, **keywords)
@@ -49,7 +49,8 @@ def ours_in_shard_map(kind, framework, mesh, **keywords):
         specs = layers.linen_specs(make, kind.x(), **keywords)
     whole = not keywords.get("sequence_parallel", True)
     x_spec, y_spec = (kind.x_whole, kind.y_whole) if whole else (kind.x_spec, kind.y_spec)
-    return layers.in_shard_map(ours(kind, framework, **keywords), specs, mesh, x_spec, y_spec)
+    call = ours(kind, framework, **keywords)
+    return layers.in_shard_map(call, specs, mesh, x_spec, y_spec, check_vma)
 
 
 # ---- equality ------------------------------------------------------------------------------------
@@ -72,6 +73,14 @@ def test_global_arrays_give_what_plain_flax_gives(kind, framework, mesh):
 def test_inside_a_users_shard_map_they_give_the_same(kind, framework, sequence_parallel, mesh):
     params, x, expected = plain(kind)
     call = ours_in_shard_map(kind, framework, mesh, sequence_parallel=sequence_parallel)
+    oracle.assert_close(layers.value_and_grads(call, params, x), expected)
+
+
+@pytest.mark.parametrize("name", ["gated", "attention", "embed"])
+def test_without_check_vma_they_give_the_same(name, mesh):
+    kind = BY_NAME[name]
+    params, x, expected = plain(kind)
+    call = ours_in_shard_map(kind, "nnx", mesh, check_vma=False)
     oracle.assert_close(layers.value_and_grads(call, params, x), expected)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 from flax import linen as nn
 from flax import nnx
@@ -169,6 +170,26 @@ def test_gradients_accumulate_over_microbatches(mesh):
 
     whole = nnx.jit(nnx.grad(loss))(block, xs.reshape(-1, S, D))
     oracle.assert_close(nnx.to_pure_dict(accumulated(block, xs)), nnx.to_pure_dict(whole), 1e-6)
+
+
+def test_an_optimizer_step_equals_plain_flaxs(mesh):
+    def train(module):
+        optimizer = nnx.Optimizer(module, optax.adam(1e-2), wrt=nnx.Param)
+
+        @nnx.jit
+        def step(module, optimizer, x):
+            loss = lambda module: jnp.mean((module(x) - 1) ** 2)
+            value, grads = nnx.value_and_grad(loss)(module)
+            optimizer.update(module, grads)
+            return value
+
+        return jnp.stack([step(module, optimizer, X) for _ in range(3)]), optimizer
+
+    expected, _ = train(layers.PlainMLP(True, nnx.Rngs(0)))
+    losses, optimizer = train(gated(mesh))
+    oracle.assert_close(losses, expected)
+    moment = nnx.to_pure_dict(nnx.state(optimizer))["opt_state"][0]["mu"]["up_proj"]["kernel"]
+    assert moment.sharding.spec == P(None, "tp")
 
 
 def test_vmap_maps_over_a_further_dimension(mesh):
