@@ -37,7 +37,8 @@ def make_console() -> Console:
 @contextlib.contextmanager
 def progress(console: Console, steps: int) -> Iterator[OnStep]:
     """Yields the function that shows a step: a bar on a terminal, else about twenty log lines."""
-    if not console.is_terminal:
+    # A dumb terminal cannot redraw: the bar would show nothing until the end.
+    if not console.is_terminal or console.is_dumb_terminal:
         yield _log_lines(steps)
         return
     columns = (
