@@ -192,7 +192,9 @@ def _nccl(probes: Probes, complaint: str | None, has_devices: bool) -> Finding:
         return Finding(OK, "nccl", f"NCCL {version}, tried range {oldest} to {newest} ({wheel})")
     if not has_devices:
         text = f"No NCCL that fits, and no CUDA device to use it ({wheel})"
-        return Finding(NOTE, "nccl", text, f"On a GPU machine, NCCL {oldest} to {newest} was tried")
+        return Finding(
+            NOTE, "nccl", text, f"On a GPU machine, the kernels take NCCL {oldest} to {newest}"
+        )
     given, rest = _split(complaint)
     return Finding(STOP, "nccl", f"{given} ({wheel})", rest)
 
