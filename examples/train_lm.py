@@ -21,6 +21,7 @@ and writes loss.png and metrics.json under --out.
 """
 
 import math
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -148,5 +149,6 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        print("train_lm: interrupted, nothing was written", file=sys.stderr)
-        sys.exit(130)
+        print("train_lm: interrupted, nothing was written", file=sys.stderr, flush=True)
+        # Not sys.exit: tearing XLA's CPU client down under a running step aborts the process.
+        os._exit(130)
