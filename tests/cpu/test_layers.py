@@ -65,9 +65,7 @@ def test_global_arrays_give_what_plain_flax_gives(kind, framework, mesh):
 
 
 @pytest.mark.parametrize(
-    "framework, sequence_parallel",
-    [("nnx", True), ("nnx", False), ("linen", True)],
-    ids=["nnx", "nnx-whole", "linen"],
+    "framework, sequence_parallel", [("nnx", False), ("linen", True)], ids=["nnx-whole", "linen"]
 )
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_inside_a_users_shard_map_they_give_the_same(kind, framework, sequence_parallel, mesh):
@@ -76,11 +74,12 @@ def test_inside_a_users_shard_map_they_give_the_same(kind, framework, sequence_p
     oracle.assert_close(layers.value_and_grads(call, params, x), expected)
 
 
+@pytest.mark.parametrize("check_vma", [True, False], ids=["vma", "novma"])
 @pytest.mark.parametrize("name", ["gated", "attention", "embed"])
-def test_without_check_vma_they_give_the_same(name, mesh):
+def test_with_and_without_check_vma_they_give_the_same(name, check_vma, mesh):
     kind = BY_NAME[name]
     params, x, expected = plain(kind)
-    call = ours_in_shard_map(kind, "nnx", mesh, check_vma=False)
+    call = ours_in_shard_map(kind, "nnx", mesh, check_vma=check_vma)
     oracle.assert_close(layers.value_and_grads(call, params, x), expected)
 
 
@@ -93,9 +92,19 @@ def test_without_sequence_parallelism_global_arrays_give_the_same(name, framewor
     oracle.assert_close(layers.value_and_grads(call, params, x), expected)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("kind", [k for k in KINDS if k.name != "mlp"], ids=str)
-def test_bf16_is_as_near_to_f32_as_plain_flax_is(kind, framework, mesh):
+@pytest.mark.parametrize(
+    "name, framework",
+    [
+        ("column", "linen"),
+        ("row", "nnx"),
+        ("gated", "nnx"),
+        ("gated", "linen"),
+        ("attention", "nnx"),
+        ("embed", "linen"),
+    ],
+)
+def test_bf16_is_as_near_to_f32_as_plain_flax_is(name, framework, mesh):
+    kind = BY_NAME[name]
     params, x, exact = plain(kind)
     _, _, theirs = plain(kind, jnp.bfloat16)
     call = ours(kind, framework, mesh=mesh, dtype=jnp.bfloat16)
@@ -106,7 +115,7 @@ def test_bf16_is_as_near_to_f32_as_plain_flax_is(kind, framework, mesh):
         assert oracle.error(a, oracle.f64(c)) <= 2 * oracle.error(b, oracle.f64(c)) + 1e-7
 
 
-@pytest.mark.parametrize("sizes", [(4, 2), (1, 8), (8, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize("sizes", [(4, 2), (1, 8), (8, 1)], ids=str)
 def test_every_mesh_of_dp_and_tp_gives_the_same(sizes):
     kind = BY_NAME["gated"]
     devices = jax.devices()[: sizes[0] * sizes[1]]
@@ -126,8 +135,10 @@ def test_an_axis_may_be_a_tuple_of_axes(framework):
     oracle.assert_close(layers.value_and_grads(call, params, x), expected)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("name", ["gated", "attention", "embed"])
+@pytest.mark.parametrize(
+    "name, framework",
+    [("gated", "nnx"), ("gated", "linen"), ("attention", "nnx"), ("embed", "linen")],
+)
 def test_explicit_axes_give_the_same_and_typed_results(name, framework):
     kind = BY_NAME[name]
     mesh = programs.make_mesh((2, 4), ("dp", "tp"), AxisType.Explicit)
@@ -218,9 +229,11 @@ def test_embedding_has_the_bits_of_flaxs_for_odd_ids_too(framework, mesh):
     oracle.assert_same_bits(jax.jit(ours(kind, framework, mesh=mesh))(params, odd), expected)
 
 
-@pytest.mark.parametrize("sequence_parallel", [True, False], ids=["sequence", "whole"])
-@pytest.mark.parametrize("local", [True, False], ids=["shard_map", "global"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "framework, local, sequence_parallel",
+    [("nnx", True, True), ("nnx", False, False), ("linen", True, False), ("linen", False, True)],
+    ids=["nnx-shard_map", "nnx-whole", "linen-shard_map-whole", "linen"],
+)
 def test_loss_on_sharded_logits_equals_optax(framework, local, sequence_parallel, mesh):
     table, x = programs.normal(0, (32, 16)), programs.normal(1, (2, 8, 16))
     labels = layers.ids()

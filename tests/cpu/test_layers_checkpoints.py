@@ -130,9 +130,14 @@ class Nnx:
         )
         return load(path, shaped)
 
+    @staticmethod
+    @functools.cache
+    def _compiled(size):
+        graphdef, _ = nnx.split(Nnx._make(size, seed=7))
+        return jax.jit(lambda state, ids: nnx.merge(graphdef, state)(ids))
+
     def run(self, state, size, ids):
-        graphdef, _ = nnx.split(self._make(size, seed=7))
-        return jax.jit(lambda state, ids: nnx.merge(graphdef, state)(ids))(state, ids)
+        return self._compiled(size)(state, ids)
 
     def kernel(self, state):
         return state["attention"]["query"]["kernel"][...]
@@ -163,8 +168,13 @@ class Linen:
         )
         return load(path, shaped["params"])
 
+    @staticmethod
+    @functools.cache
+    def _compiled(size):
+        return jax.jit(Linen._make(size).apply)
+
     def run(self, params, size, ids):
-        return jax.jit(self._make(size).apply)({"params": params}, ids)
+        return self._compiled(size)({"params": params}, ids)
 
     def kernel(self, params):
         return params["attention"]["query"]["kernel"]
