@@ -83,7 +83,7 @@ def _from_type(op: str, what: str, a: jax.Array, mesh: Any) -> P:
         raise errors.ShapeError(
             errors.message(
                 f"{op}_sharded",
-                f"{what} is {_checks.shown(a)} with no sharding over the mesh {mesh.shape}",
+                f"{what} is {_checks.shown(a)} with no sharding over the mesh {dict(mesh.shape)}",
                 "The mesh has Explicit axes, so specs come from the operands' types",
                 f"Place it: jax.device_put({what}, jax.NamedSharding(mesh, jax.P(...))), or make "
                 "the mesh with axis_types=(jax.sharding.AxisType.Auto, ...)",
