@@ -25,6 +25,14 @@ SIZES = (1, 2, 4, 8)
 HEADS, QKV = 8, 32
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_compiler():
+    """Hundreds of small programs run once each: LLVM's optimisations would only take time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 class Plain(nnx.Module):
     """One block of a decoder out of plain Flax."""
 
