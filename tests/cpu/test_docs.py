@@ -24,7 +24,7 @@ import jax_flux
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 ROOMS = ("jax_flux", "cuda", "bazel", "tests", "examples", "benchmarks", "docs", "tools")
-SOURCES = (".py", ".cc", ".h", ".bzl", ".sh")
+SOURCES = (".py", ".cc", ".h", ".cu", ".cuh", ".bzl", ".sh")
 FENCE = re.compile(r"^```(\S*)[ ]*(.*)\n((?:.*\n)*?)^```[ ]*$", re.MULTILINE)
 DEADLINE_S = 180
 

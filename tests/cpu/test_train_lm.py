@@ -223,7 +223,8 @@ def test_targets_are_the_inputs_one_byte_later(lm):
     np.testing.assert_array_equal(targets, inputs + 1)
 
 
-def test_progress_on_a_terminal_shows_the_first_loss_and_a_bar(lm):
+def test_progress_on_a_terminal_shows_the_first_loss_and_a_bar(lm, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     console = lm.report.Console(file=io.StringIO(), force_terminal=True, width=120)
     with lm.report.progress(console, 2) as on_step:
         on_step(1, 5.5, 1e4, 200.0)
@@ -231,6 +232,14 @@ def test_progress_on_a_terminal_shows_the_first_loss_and_a_bar(lm):
     text = console.file.getvalue()
     assert "first loss 5.5000 nats/byte" in re.sub(r"\x1b\[[\d;]*m", "", text)
     assert "10,000 tokens/s" in text
+
+
+def test_progress_on_a_dumb_terminal_is_lines(lm, monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "dumb")
+    console = lm.report.Console(file=io.StringIO(), force_terminal=True, width=120)
+    with lm.report.progress(console, 2) as on_step:
+        on_step(1, 5.5, 1e4, 200.0)
+        assert "step 1/2  loss 5.5000 nats/byte" in capsys.readouterr().out
 
 
 # Flags
