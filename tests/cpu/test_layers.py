@@ -158,6 +158,20 @@ def test_explicit_axes_give_the_same_and_typed_results(name, framework):
     oracle.assert_close(jnp.asarray(np.asarray(y)), expected[0])
 
 
+def test_gradients_on_explicit_axes_equal_plain_flaxs():
+    kind = BY_NAME["attention"]
+    mesh = programs.make_mesh((2, 4), ("dp", "tp"), AxisType.Explicit)
+    params, x, _ = plain(kind)
+    gradients = lambda call: jax.jit(jax.grad(lambda params, x: (call(params, x) ** 2).sum()))
+    expected = gradients(layers.nnx_call(kind.plain))(params, x)
+    place = lambda a, spec: jax.device_put(a, NamedSharding(mesh, spec))
+    with jax.set_mesh(mesh):
+        shards = jax.tree.map(place, params, SPECS[kind.name])
+        found = gradients(ours(kind, "nnx"))(shards, place(x, kind.x_spec))
+    assert jax.typeof(found["query"]["kernel"]).sharding.spec == P(None, "tp", None)
+    oracle.assert_close(jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), found), expected)
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_mesh_in_scope_serves_where_none_is_given(framework, mesh):
     kind = BY_NAME["gated"]
