@@ -173,6 +173,24 @@ KINDS = (
 )
 
 
+COLUMN = {"kernel": P(None, "tp"), "bias": P("tp")}
+ROW = {"kernel": P("tp", None), "bias": P(None)}
+PER_HEAD = {"kernel": P(None, "tp", None), "bias": P("tp", None)}
+SPECS = {
+    "column": COLUMN,
+    "row": ROW,
+    "mlp": {"up_proj": COLUMN, "down_proj": ROW},
+    "gated": {"gate_proj": COLUMN, "up_proj": COLUMN, "down_proj": ROW},
+    "attention": {
+        "query": PER_HEAD,
+        "key": PER_HEAD,
+        "value": PER_HEAD,
+        "out": {"kernel": P("tp", None, None), "bias": P(None)},
+    },
+    "embed": {"embedding": P("tp", None)},
+}
+
+
 def params_of(module: nnx.Module) -> dict[str, Any]:
     """Plain nested dict of a module's parameters, the same for nnx and linen."""
     return nnx.to_pure_dict(nnx.state(module, nnx.Param))

@@ -1,6 +1,6 @@
 # Copyright 2026 The jax_flux Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Layers: nnx = linen = plain Flax on one device, values and gradients; specs; initial values."""
+"""Layers: nnx = linen = plain Flax on one device, values and gradients; options; the loss."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_gradients_on_explicit_axes_equal_plain_flaxs():
     expected = gradients(layers.nnx_call(kind.plain))(params, x)
     place = lambda a, spec: jax.device_put(a, NamedSharding(mesh, spec))
     with jax.set_mesh(mesh):
-        shards = jax.tree.map(place, params, SPECS[kind.name])
+        shards = jax.tree.map(place, params, layers.SPECS[kind.name])
         found = gradients(ours(kind, "nnx"))(shards, place(x, kind.x_spec))
     assert jax.typeof(found["query"]["kernel"]).sharding.spec == P(None, "tp", None)
     oracle.assert_close(jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), found), expected)
@@ -300,87 +300,3 @@ def test_loss_of_large_logits_stays_finite_and_ignored_labels_have_no_gradient(m
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     np.testing.assert_allclose(grad[0, 1:], expected_grad[0, 1:], atol=1e-6)
     assert not np.asarray(grad[0, 0]).any()
-
-
-# ---- parameters ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_initial_values_are_flaxs_with_and_without_a_mesh(kind, mesh):
-    expected = layers.params_of(kind.plain(rngs=nnx.Rngs(3)))
-    for keywords in (dict(), dict(mesh=mesh)):
-        made = layers.params_of(kind.nnx(rngs=nnx.Rngs(3), **keywords))
-        jax.tree.map(oracle.assert_same_bits, made, expected)
-
-
-@pytest.mark.parametrize("kind", [k for k in KINDS if k.name != "attention"], ids=str)
-def test_linen_initial_values_are_flaxs(kind, mesh):
-    key = jax.random.key(3)
-    expected = kind.plain_linen().init(key, kind.x())
-    made = kind.linen(mesh=mesh).init(key, kind.x()[:1])  # a batch that dp would not divide
-    jax.tree.map(oracle.assert_same_bits, nn.unbox(made), expected)
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_parameters_made_inside_shard_map_are_shards_of_the_same(framework, mesh):
-    kind = BY_NAME["attention"]
-    if framework == "nnx":
-        expected = layers.params_of(kind.nnx(rngs=nnx.Rngs(0)))
-        specs = layers.nnx_specs(kind.nnx)
-        init = lambda x: layers.params_of(kind.nnx(rngs=nnx.Rngs(0)))
-    else:
-        init = lambda x: kind.linen().init(jax.random.key(0), x)["params"]
-        expected = nn.unbox(init(kind.x()))
-        specs = layers.linen_specs(kind.linen, kind.x())
-    made = jax.jit(jax.shard_map(init, mesh=mesh, in_specs=kind.x_spec, out_specs=specs))(kind.x())
-    # One was compiled as a whole, the other op by op: the inverse error function rounds apart.
-    oracle.assert_close(nn.unbox(made), expected, 1e-6)
-
-
-COLUMN = {"kernel": P(None, "tp"), "bias": P("tp")}
-ROW = {"kernel": P("tp", None), "bias": P(None)}
-HEADS = {"kernel": P(None, "tp", None), "bias": P("tp", None)}
-SPECS = {
-    "column": COLUMN,
-    "row": ROW,
-    "mlp": {"up_proj": COLUMN, "down_proj": ROW},
-    "gated": {"gate_proj": COLUMN, "up_proj": COLUMN, "down_proj": ROW},
-    "attention": {
-        "query": HEADS,
-        "key": HEADS,
-        "value": HEADS,
-        "out": {"kernel": P("tp", None, None), "bias": P(None)},
-    },
-    "embed": {"embedding": P("tp", None)},
-}
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_get_partition_spec_gives_the_shardings(kind):
-    assert layers.nnx_specs(kind.nnx) == SPECS[kind.name]
-    assert layers.linen_specs(kind.linen, kind.x()) == SPECS[kind.name]
-
-
-def test_nnx_parameters_are_made_on_the_mesh_as_they_are_used(mesh):
-    module = BY_NAME["gated"].nnx(rngs=nnx.Rngs(0), mesh=mesh)
-    kernel = module.gate_proj.kernel[...]
-    assert kernel.sharding == NamedSharding(mesh, P(None, "tp"))
-    abstract = nnx.as_abstract(
-        nnx.eval_shape(lambda: BY_NAME["gated"].nnx(rngs=nnx.Rngs(0), mesh=mesh))
-    )
-    assert abstract.gate_proj.kernel.get_value().sharding == NamedSharding(mesh, P(None, "tp"))
-
-
-def test_partitioning_of_the_users_own_is_kept(mesh):
-    init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("dp", "tp"))
-    module = flux_nnx.ColumnParallelLinear(16, 32, kernel_init=init, mesh=mesh, rngs=nnx.Rngs(0))
-    assert module.kernel[...].sharding.spec == P("dp", "tp")
-    linen = flux_linen.ColumnParallelLinear(
-        32,
-        kernel_init=nn.with_partitioning(nn.initializers.lecun_normal(), ("dp", "tp")),
-        mesh=mesh,
-    )
-    x = programs.normal(0, (2, 8, 16))
-    variables = linen.init(jax.random.key(0), x)
-    assert nn.get_partition_spec(variables)["params"]["kernel"] == P("dp", "tp")
-    assert linen.apply(variables, x).shape == module(x).shape == (2, 8, 32)
