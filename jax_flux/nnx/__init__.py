@@ -6,6 +6,16 @@ They work on local shards inside a user's ``jax.shard_map`` and on global arrays
 flax, which ``import jax_flux`` alone does not.
 """
 
+try:
+    import flax as _flax  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "flax":
+        raise
+    raise ImportError(
+        "jax_flux.nnx needs the package flax, which is not installed here. Its layers take their"
+        " parameters from Flax. Install it: pip install flax"
+    ) from error
+
 from jax_flux._layers.loss import vocab_parallel_cross_entropy
 from jax_flux.nnx._blocks import ParallelMLP, ParallelSelfAttention
 from jax_flux.nnx._embed import VocabParallelEmbed

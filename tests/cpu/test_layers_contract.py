@@ -285,6 +285,23 @@ def test_importing_jax_flux_imports_no_flax():
     assert out.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("module", ["nnx", "linen"])
+def test_importing_the_layers_without_flax_says_what_to_install(module):
+    program = f"import sys; sys.modules['flax'] = None; import jax_flux.{module}"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=PACKAGE.parent,
+    )
+    assert run.returncode == 1
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ImportError: jax_flux.{module} needs the package flax"), run.stderr
+    assert last.endswith("Install it: pip install flax"), run.stderr
+
+
 def test_nothing_below_knows_the_layers_and_their_core_knows_no_flax():
     for path in PACKAGE.rglob("*.py"):
         room = path.relative_to(PACKAGE).parts[0]
