@@ -57,6 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags = resolve(typed, devices[0].platform, len(devices))
         corpus = data.load_corpus(flags.seq)
         return run(flags, devices[: flags.dp * flags.tp], corpus)
+    except jax_flux.errors.ImplementationError as error:
+        print(
+            f"train_lm: {error} The flags for these two are --implementation auto and"
+            " --implementation xla.",
+            file=sys.stderr,
+        )
+        return 2
     except (ValueError, data.NoTextError, jax_flux.errors.FluxError) as error:
         print(f"train_lm: {error}", file=sys.stderr)
         return 2

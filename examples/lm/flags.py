@@ -106,11 +106,10 @@ def resolve(typed: argparse.Namespace, platform: str, devices: int) -> Flags:
     for name in ("steps", "dp", "tp", "batch", "seq", "layers", "d_model", "heads"):
         if values.get(name, 1) < 1:
             raise ValueError(f"{_flag(name)} is {values[name]}. It counts things: give at least 1.")
-    if not 0 <= values["seed"] < 2**63 or not 0 < values["lr"] < math.inf:
-        raise ValueError(
-            f"--seed is {values['seed']}, --lr is {values['lr']}. A seed is 0 or more and less than"
-            " 2**63, a learning rate is greater than 0."
-        )
+    if not 0 <= values["seed"] < 2**63:
+        raise ValueError(f"--seed is {values['seed']}. A seed is 0 or more and less than 2**63.")
+    if not 0 < values["lr"] < math.inf:
+        raise ValueError(f"--lr is {values['lr']}. A learning rate is greater than 0 and finite.")
 
     if "tp" not in values:
         values["tp"] = math.gcd(values["heads"], max(1, devices // values.get("dp", 1)))
@@ -125,7 +124,7 @@ def resolve(typed: argparse.Namespace, platform: str, devices: int) -> Flags:
     _check_multiple("seq", flags.seq, "--tp", flags.tp, "the residual stream is split by position")
     _check_multiple("batch", flags.batch, "--dp", flags.dp, "each dp rank takes an equal share")
     _check_multiple(
-        "d_model", flags.d_model, "2 * heads", 2 * flags.heads, "rotary heads have an even size"
+        "d_model", flags.d_model, "2 * --heads", 2 * flags.heads, "rotary heads have an even size"
     )
     return flags
 
@@ -156,6 +155,6 @@ def _check_multiple(name: str, value: int, divisor_name: str, divisor: int, why:
         near = max(divisor, value // divisor * divisor)
         raise ValueError(
             f"{_flag(name)} is {value} and {divisor_name} is {divisor}, but {why}, so the former"
-            f" must be a multiple of the latter. Use {_flag(name)} {near}"
-            f" or change {divisor_name}."
+            f" must be a multiple of the latter. Use {_flag(name)} {near} or change"
+            f" {divisor_name.removeprefix('2 * ')}."
         )

@@ -269,11 +269,12 @@ def test_mesh_uses_as_much_tp_as_the_heads_allow(lm, text, platform, devices, me
         ("--tp 3", r"--heads is 4 and --tp is 3.*Use --heads 3 or change --tp"),
         ("--seq 126 --tp 4", r"--seq is 126 and --tp is 4.*Use --seq 124"),
         ("--batch 15", r"--batch is 15 and --dp is 2.*Use --batch 14"),
-        ("--d-model 100", r"--d-model is 100 and 2 \* heads is 8.*Use --d-model 96"),
+        ("--d-model 100", r"--d-model is 100 and 2 \* --heads is 8.*Use --d-model 96"),
+        ("--heads 5 --tp 1", r"2 \* --heads is 10.*Use --d-model 120 or change --heads\.$"),
         ("--layers 0", r"--layers is 0.*at least 1"),
         ("--dp 0", r"--dp is 0.*at least 1"),
-        ("--lr nan", r"--lr is nan.*greater than 0"),
-        ("--seed -1", r"--seed is -1.*0 or more"),
+        ("--lr nan", r"^--lr is nan\. .*greater than 0 and finite\.$"),
+        ("--seed -1", r"^--seed is -1\. A seed is 0 or more and less than 2\*\*63\.$"),
         (f"--seed {2**63}", r"--seed is 9223372036854775808.*less than 2\*\*63"),
     ],
 )
@@ -289,7 +290,9 @@ def test_main_reports_bad_flags_on_stderr_with_status_2(lm, capsys):
 
 def test_fused_on_cpu_reports_the_error_of_the_op_with_status_2(lm, tmp_path, capsys):
     assert lm.main([*TINY, "--implementation", "fused", "--out", str(tmp_path)]) == 2
-    assert "train_lm: ag_matmul:" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "train_lm: ag_matmul:" in said and "platform 'cpu'" in said
+    assert "--implementation auto and --implementation xla" in said
 
 
 def test_out_that_is_no_folder_is_reported_before_the_training(lm, tmp_path, capsys):
