@@ -92,7 +92,7 @@ __device__ void CopyRange(Mover& mover, std::uint8_t* target, const std::uint8_t
     mover.Drain();
   }
   CopyUnaligned(target + by_bulk, source + by_bulk, bytes - by_bulk);
-  __syncthreads();
+  __syncthreads();  // the stores of all threads, to thread 0; CTA scope
 }
 
 __device__ std::uint32_t Claim(Shared& shared, const protocol::Call& call, ControlWord counter) {
@@ -163,11 +163,15 @@ __global__ void __launch_bounds__(kThreads)
   Mover mover(shared.mover);
   if (threadIdx.x == 0) {
     mover.Init();
+    // Release, system scope; pairs with CheckEntry on every peer.
     if (blockIdx.x == 0) protocol::PostEntries<Mem>(args.call, epoch);
   }
   __syncthreads();  // every thread has read the epoch before this CTA can be counted as done
   Push(args, shared, mover, epoch);
   CopyOut(args, shared, mover, epoch);
+  // Thread 0 after CopyRange's CTA barrier. Acquire-release with the launch's other CTAs, GPU
+  // scope; in the last one acquire of the entries, system scope, which pairs with PostEntries on
+  // each peer.
   if (threadIdx.x == 0) protocol::FinishCta<Mem>(args.call, epoch, gridDim.x);
 }
 

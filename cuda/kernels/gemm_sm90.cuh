@@ -91,6 +91,7 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
       gate.AwaitBlock(params, at, k);
       // Pairs with ReleaseStage of every warpgroup that read the stage, cluster scope.
       smem.empty[stage.Slot()].Wait(stage.EmptyParity(), "free stage");
+      // Pairs with the consumers' wait for the stage in MultiplyTile, CTA scope.
       MBarrier& full = smem.full[stage.Slot()];
       full.ArriveExpect(Tile::kABytes + Tile::kBBytes);
       gate.Load(params, at, row + a_part, k, full, smem.a[stage.Slot()] + a_part * kTileK * 2);
@@ -111,8 +112,9 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
   }
 }
 
-// Hands a stage back to the producers of the cluster: one thread per receiving CTA. The
-// warpgroup's wgmma that read it has completed (warpgroup_wait).
+// Hands a stage back to the producers of the cluster: one thread per receiving CTA. Pairs with
+// their wait for a free stage, cluster scope. The warpgroup's wgmma that read it has completed
+// (warpgroup_wait); it reads, as TMA writes, through the async proxy, so no proxy fence is needed.
 template <class Tile>
 __device__ __forceinline__ void ReleaseStage(SharedMemory<Tile>& smem, std::uint32_t slot) {
   const std::uint32_t thread = threadIdx.x % kWarpgroup;
@@ -136,6 +138,7 @@ __device__ __forceinline__ void AwaitTurn(SharedMemory<Tile>& smem, std::uint32_
     smem.turn[stream].Wait((sequence / 2 ^ (stream == 0)) & 1, "turn");
   }
 }
+// Pairs with AwaitTurn of the other consumer, CTA scope; hands over no data.
 template <class Tile>
 __device__ __forceinline__ void PassTurn(SharedMemory<Tile>& smem, int stream) {
   if constexpr (Tile::kPingPong) {
@@ -155,6 +158,8 @@ __device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma,
   for (std::int32_t block = 0; block < k_blocks; ++block) {
     // Pairs with the producers' TMA into this stage; its bytes complete on this barrier.
     smem.full[stage.Slot()].Wait(stage.FullParity(), "stage");
+    // wgmma.fence: orders this warpgroup's registers only. The stage was written by TMA and is read
+    // by wgmma, both in the async proxy.
     cute::warpgroup_fence_operand(acc);
     cute::warpgroup_arrive();
 #pragma unroll
@@ -163,14 +168,14 @@ __device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma,
       mma.accumulate_ = cute::GMMA::ScaleOut::One;
     }
     cute::warpgroup_commit_batch();
-    cute::warpgroup_wait<1>();
+    cute::warpgroup_wait<1>();  // the group before has read its stage
     cute::warpgroup_fence_operand(acc);
     if (block > 0) ReleaseStage(smem, previous);
     previous = stage.Slot();
     stage.Advance();
   }
   PassTurn(smem, stream);
-  cute::warpgroup_wait<0>();
+  cute::warpgroup_wait<0>();  // acc is complete, the last stage has been read
   cute::warpgroup_fence_operand(acc);
   ReleaseStage(smem, previous);
 }
@@ -234,6 +239,8 @@ __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ 
   static_assert(sizeof(SharedMemory<Tile>) <= kMaxSharedBytes, "shared memory of one CTA");
   const std::int32_t cta_rank = Tile::kCluster == 1 ? 0 : static_cast<std::int32_t>(ClusterRank());
   if (threadIdx.x == 0) InitBarriers(smem);
+  // Pairs with FenceBarrierInit: nobody in the cluster, TMA included, meets a barrier without
+  // state.
   if constexpr (Tile::kCluster == 1) {
     __syncthreads();
   } else {
@@ -255,7 +262,7 @@ __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ 
         MoveTiles<Tile, Schedule, Sink>(params, smem, warp == Warp::kMover0 ? 0 : 1, cta_rank);
       }
     }
-    __syncwarp();
+    __syncwarp();  // the other lanes wait for the elected one
   } else {
     cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
     ConsumeTiles<Tile, Schedule, Sink>(params, smem, warpgroup - 1);
@@ -269,6 +276,8 @@ __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ 
     ClusterSync();
   }
   if constexpr (kHasCall) {
+    // Acquire-release on the done counter with the launch's other CTAs, GPU scope; in the last one
+    // acquire of the entries, system scope, which pairs with EntryPush on every peer.
     if (threadIdx.x == kWarpgroup) {  // a consumer: it has registers to spare
       protocol::FinishCta<DeviceMemory>(params.call, protocol::CallEpoch<DeviceMemory>(params.call),
                                         gridDim.x);

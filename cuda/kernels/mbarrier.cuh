@@ -34,25 +34,29 @@ __device__ __forceinline__ std::uint32_t PeerAddress(std::uint32_t address, std:
 struct MBarrier {
   std::uint64_t word;
 
+  // One thread, before FenceBarrierInit, which publishes it.
   __device__ __forceinline__ void Init(std::uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SmemAddress(&word)),
                  "r"(arrivals));
   }
 
+  // Release at CTA scope of this thread's generic accesses; pairs with Wait on this barrier. What
+  // TMA is to read or overwrite after that needs FenceSharedToAsync before.
   __device__ __forceinline__ void Arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SmemAddress(&word)) : "memory");
   }
 
-  // Arrives and announces `bytes` of TMA writes that complete on this barrier.
+  // Arrives and announces `bytes` of TMA writes (async proxy) that complete on this barrier; CTA
+  // scope; pairs with Wait, which then sees the bytes.
   __device__ __forceinline__ void ArriveExpect(std::uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SmemAddress(&word)),
                  "r"(bytes)
                  : "memory");
   }
 
-  // Arrives at this barrier of CTA `rank`: frees what that CTA's thread will overwrite, hands over
-  // no data. Measured: with .release.cluster ptxas puts a GPU-wide fence in front, which in the
-  // main loop costs more than the MMA it releases.
+  // Arrives at this barrier of CTA `rank`, where it pairs with Wait: frees what that CTA's thread
+  // will overwrite, hands over no data. Measured: with .release.cluster ptxas puts a GPU-wide fence
+  // in front, which in the main loop costs more than the MMA it releases.
   __device__ __forceinline__ void ArriveAt(std::uint32_t rank) {
     asm volatile(
         "mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(PeerAddress(SmemAddress(&word), rank))
@@ -109,11 +113,14 @@ struct MBarrier {
 #endif
 };
 
-// Makes barrier initialisation visible to the cluster's TMA and remote arrivals.
+// Makes barrier initialisation visible to the cluster's TMA and remote arrivals, once the barrier
+// of the CTA or cluster that follows has been passed. Release, cluster scope.
 __device__ __forceinline__ void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+// All threads of all CTAs of the cluster meet; each sees what the others wrote before. Release and
+// acquire, cluster scope, generic proxy.
 __device__ __forceinline__ void ClusterSync() {
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n\t"
@@ -121,6 +128,8 @@ __device__ __forceinline__ void ClusterSync() {
           : "memory");
 }
 
+// `threads` threads of this CTA meet; each sees what the others wrote before. CTA scope, generic
+// proxy.
 __device__ __forceinline__ void NamedBarrierSync(std::uint32_t id, std::uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -63,6 +63,7 @@ class BulkMover {
     const std::uint32_t stage = loads_ % kStages;
     // The store that last used this stage is the newest one: wait until it has read it.
     if (loads_ >= kStages) bulk::WaitStoreReads<0>();
+    // Pairs with BarrierWait in Store, CTA scope; TMA (async proxy) completes it.
     bulk::BarrierExpect(&shared_.landed[stage], bytes);
     bulk::Load(shared_.piece[stage], source, bytes, &shared_.landed[stage]);
     ++loads_;
@@ -70,6 +71,7 @@ class BulkMover {
 
   __device__ void Store(std::uint8_t* target, std::uint32_t bytes) {
     const std::uint32_t stage = stores_ % kStages;
+    // Pairs with Load's bytes. TMA wrote the piece and TMA reads it: one proxy, no fence.
     bulk::BarrierWait(&shared_.landed[stage], stores_ / kStages & 1);
     bulk::Store(target, shared_.piece[stage], bytes);
     bulk::CommitStores();

@@ -52,7 +52,7 @@ struct ShardPush {
       bulk::WaitStores<0>();
       const std::int32_t index =
           chunks.FlagIndex(push.chunk.batch, push.chunk.row_chunk, push.chunk.depth_chunk);
-      // Release, system scope; pairs with ChunkGate::AwaitBlock on `peer`.
+      // Release, system scope; pairs with ChunkGate's EnterTile or AwaitBlock on `peer`.
       protocol::PublishFlag<DeviceMemory>(params.call, epoch, push.peer,
                                           params.call.layout.AgFlagOffset(rank, index));
     }
@@ -83,6 +83,7 @@ struct ShardPush {
       }
     };
     const auto load = [&] {
+      // Pairs with the wait for the push box below, same thread; TMA completes it.
       MBarrier& full = smem.push_full[loads.Slot()];
       full.ArriveExpect(Tile::kPushBytes);
       TmaLoad<1>(params.push_source, full, smem.push[loads.Slot()], load_k, load_row,

@@ -67,6 +67,7 @@ struct SlotWriter {
   __device__ SlotWriter(SharedMemory<Tile>& shared, int stream_idx)
       : smem(shared), stream(stream_idx) {}
 
+  // The warpgroup's threads meet, CTA scope: one of them may then arrive for all.
   __device__ __forceinline__ void SyncStream() const {
     NamedBarrierSync(static_cast<std::uint32_t>(NamedBarrier::kStream0) + stream, kWarpgroup);
   }
@@ -261,7 +262,7 @@ struct SlotMover {
         // Own store has read the slot, or the consumers have added what was in it.
         smem.slot_empty[stream][cursor.Slot()].Wait(cursor.EmptyParity(), "slot for a partial");
         MBarrier& full = smem.slot_full[stream][cursor.Slot()];
-        full.ArriveExpect(kBoxBytes);
+        full.ArriveExpect(kBoxBytes);  // pairs with the wait for a partial in Add, CTA scope
         TmaLoad<1>(params.area[rank], full, smem.slot[stream][cursor.Slot()], BoxColumn(at, box),
                    BoxRow(at, box), at.batch, source, parity);
         cursor.Advance();

@@ -43,6 +43,7 @@ struct DeviceMemory {
   __device__ static void StoreReleaseSys(Word* p, std::uint64_t value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
   }
+  // Orders nothing: the StoreReleaseSys that follows it publishes it.
   __device__ static void StoreRelaxed(Word* p, std::uint64_t value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
   }
@@ -104,6 +105,7 @@ struct DeviceMemory {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(ready), "r"(1u) : "memory");
     __threadfence_system();
   }
+  // Whether somebody has published. Nothing is read after it, so it orders nothing; system scope.
   __device__ static bool Ready(const std::uint32_t* ready) {
     std::uint32_t value;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(ready) : "memory");

@@ -65,7 +65,7 @@ struct TicketRing {
     smem.ticket_empty[cursor.Slot()].Wait(cursor.EmptyParity(), "ticket slot");
     MBarrier& full = smem.ticket_full[cursor.Slot()];
     const auto word = static_cast<std::uint32_t>(ticket);
-    // Pairs with Wait in Read on every CTA.
+    // Pairs with Wait in Read: CTA scope, or for the cluster's CTAs by st.async (async proxy).
     if constexpr (Tile::kCluster == 1) {
       smem.ticket[cursor.Slot()] = word;
       full.Arrive();
@@ -80,12 +80,12 @@ struct TicketRing {
 
   // Every other role; all active threads of the calling warp together.
   __device__ __forceinline__ std::int32_t Read(bool arrives) {
-    // Pairs with the leader's SendAt; the word completes on this barrier.
+    // Pairs with the leader's Arrive or SendAt, whose word completes on this barrier.
     smem.ticket_full[cursor.Slot()].Wait(cursor.FullParity(), "ticket");
     const std::int32_t ticket = static_cast<std::int32_t>(
         *static_cast<volatile std::uint32_t*>(&smem.ticket[cursor.Slot()]));
-    __syncwarp(__activemask());
-    // The word has been read; pairs with Wait in Publish.
+    __syncwarp(__activemask());  // every lane has read the word
+    // Pairs with Wait in Publish, cluster scope; hands over no data.
     if (arrives) {
       MBarrier& empty = smem.ticket_empty[cursor.Slot()];
       if constexpr (Tile::kCluster == 1) {

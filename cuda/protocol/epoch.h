@@ -72,6 +72,7 @@ JAX_FLUX_HD void StoreEntries(const Call& call, std::uint64_t epoch) {
 // Announces our entry into `epoch`. One thread of the first launch.
 template <class Mem>
 JAX_FLUX_HD void PostEntries(const Call& call, std::uint64_t epoch) {
+  // Acquire; pairs with FinishCta's release of the busy word by a call that has just ended.
   const std::uint64_t other = Mem::CompareExchange(call.Control(ControlWord::kBusy), 0, call.site);
   if (other != 0) {
     Mem::Fail(call, {FailureKind::kConcurrentUse, WaitKind::kEntry, call.op, call.rank, call.rank,
@@ -91,7 +92,7 @@ JAX_FLUX_HD void PostEntries(const Call& call, std::uint64_t epoch) {
 template <class Mem>
 JAX_FLUX_HD std::uint64_t CheckEntry(const Call& call, std::uint64_t epoch, std::int32_t peer) {
   std::uint8_t* entry = call.base[call.rank] + call.layout.EntryOffset(peer, epoch);
-  const std::uint64_t seen = Mem::LoadAcquireSys(entry);
+  const std::uint64_t seen = Mem::LoadAcquireSys(entry);  // pairs with StoreEntries on `peer`
   if (seen == epoch) {
     const std::uint64_t site = Mem::LoadRelaxed(entry + kFlagBytes);
     if (site != call.site) {
@@ -118,6 +119,7 @@ JAX_FLUX_HD void SpinUntil(const Call& call, std::uint64_t epoch, WaitKind wait,
 #pragma unroll 1
 #endif
     for (std::int32_t poll = 0; poll < kPollsPerCheck; ++poll) {
+      // Pairs with PublishFlag or StoreEntries on `peer`, as the caller says.
       if (Mem::LoadAcquireSys(word) >= epoch) return;
       Mem::Pause();
     }
