@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,47 @@ def test_make_offline_without_interpreter_asks_for_one():
     made = run("make", "OFFLINE=1", "native", env=env)
     assert made.returncode != 0
     assert "make PYTHON=/path/to/python OFFLINE=1" in made.stderr
+
+
+def offline_checkout(folder: Path) -> Path:
+    """A checkout with set-up scripts and an empty package, nothing built."""
+    shutil.copytree(SETUP, folder / "tools" / "setup")
+    (folder / "jax_flux").mkdir()
+    return folder
+
+
+def offline_native(folder: Path, python: object) -> subprocess.CompletedProcess:
+    env = {**os.environ, "OFFLINE": "1", "PY": str(python)}
+    return run(folder / "tools" / "setup" / "native.sh", env=env, cwd=folder)
+
+
+def test_offline_native_keeps_the_library_that_is_there(tmp_path):
+    library = offline_checkout(tmp_path) / "jax_flux" / "_native.abi3.so"
+    library.write_bytes(b"carried")
+    done = offline_native(tmp_path, "/no/python/is/asked")
+    assert (done.returncode, library.read_bytes()) == (0, b"carried"), done.stderr
+    assert "using the native library that is here" in done.stdout
+
+
+def test_offline_native_comes_out_of_the_wheel_in_dist(tmp_path):
+    library = offline_checkout(tmp_path) / "jax_flux" / "_native.abi3.so"
+    (tmp_path / "dist").mkdir()
+    with zipfile.ZipFile(tmp_path / "dist" / "jax_flux-1-cp312-abi3-any.whl", "w") as wheel:
+        wheel.writestr("jax_flux/_native.abi3.so", b"from dist")
+    done = offline_native(tmp_path, sys.executable)
+    assert (done.returncode, library.read_bytes()) == (0, b"from dist"), done.stderr
+
+
+def test_offline_native_comes_from_an_installed_wheel(tmp_path):
+    library = offline_checkout(tmp_path) / "jax_flux" / "_native.abi3.so"
+    venv.create(tmp_path / "venv", symlinks=True)
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (site / "jax_flux").mkdir()
+    (site / "jax_flux" / "__init__.py").touch()
+    (site / "jax_flux" / "_native.abi3.so").write_bytes(b"installed")
+    done = offline_native(tmp_path, tmp_path / "venv" / "bin" / "python")
+    assert (done.returncode, library.read_bytes()) == (0, b"installed"), done.stderr
+    assert "of the installed wheel" in done.stdout
 
 
 def test_find_wheels_refuses_a_version_that_is_not_the_pinned_one(tmp_path):

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # Puts the native library into jax_flux/. Normally Bazel builds it. With OFFLINE=1 the library that
-# was carried here wins, then the one in a wheel under dist/, and only then is it built.
+# was carried here wins, then the one in a wheel under dist/, then that of an installed wheel, and
+# only then is it built.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
@@ -23,7 +24,22 @@ with zipfile.ZipFile(sys.argv[1]) as wheel, open(sys.argv[2], "wb") as out:
     out.write(wheel.read(sys.argv[2]))
 ' "$wheel" "$library"
   done
-  echo "OFFLINE=1: no $library and no dist/jax_flux-*.whl, so it is built here"
+  # -I: what is installed, not this checkout. Another version is refused when it is loaded.
+  installed=$("$PY" -I -c '
+import importlib.util, os, sys
+spec = importlib.util.find_spec("jax_flux")
+for folder in spec.submodule_search_locations if spec else ():
+    path = os.path.join(folder, os.path.basename(sys.argv[1]))
+    if os.path.exists(path):
+        print(path)
+        break
+' "$library")
+  if [ -n "$installed" ]; then
+    echo "OFFLINE=1: taking the native library of the installed wheel ($installed)"
+    cp -f "$installed" "$library"
+    exit 0
+  fi
+  echo "OFFLINE=1: no $library, no dist/jax_flux-*.whl and no installed wheel, so it is built here"
   "$PY" tools/setup/check_environment.py build || {
     echo "Or build it elsewhere (make wheel) and copy dist/jax_flux-*.whl into dist/ here." >&2
     exit 1
