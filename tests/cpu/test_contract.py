@@ -156,7 +156,7 @@ def test_unknown_activation_lists_the_known(mesh):
 
 @pytest.mark.parametrize("op", OPS)
 def test_unknown_implementation_lists_the_known(op, mesh):
-    with raises(errors.OptionError, op, "'cuda'", "'fused'", "'xla'", "None"):
+    with raises(errors.OptionError, op, "'cuda'", "'fused'", "'xla'", "Choose one of them"):
         local(op, mesh, implementation="cuda")
 
 
@@ -536,7 +536,10 @@ def missing():
             dict(nccl_version=lambda: (2, 27, 7)),
             ("NCCL 2.27.7", "2.28.0 to 2.30.7", "nvidia-nccl-cu13"),
         ),
-        (dict(nccl_version=lambda: (2, 31, 0)), ("NCCL 2.31.0", "2.28.0 to 2.30.7")),
+        (
+            dict(nccl_version=lambda: (2, 31, 0)),
+            ("NCCL 2.31.0", "2.28.0 to 2.30.7", "Install nvidia-nccl-cu13 within"),
+        ),
         (
             dict(pairs_without_peer_access=lambda: [(0, 1)]),
             ("peer access", "[(0, 1)]", "NVLink", 'implementation="xla"'),

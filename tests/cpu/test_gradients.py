@@ -144,6 +144,35 @@ def test_backward_collectives_are_the_mirrored_ones(op, mesh):
     assert counts == EXPECTED_BACKWARD[op]
 
 
+# On a mesh of nothing but tp no sum over dp hides a sum over tp. What is transposed is the lax
+# collective: with check_vma=False the cotangent of a psum is summed again.
+EXACT_BACKWARD = {
+    "ag_matmul": {True: {"all-gather": 1, "reduce-scatter": 1}},
+    "matmul_rs": {True: {"all-gather": 1}},
+    "matmul_ar": {True: {}, False: {"all-reduce": 1}},
+}
+
+
+@pytest.mark.parametrize("op", OURS)
+def test_backward_over_its_axis_alone_has_no_other_collective(op, tp8, check_vma):
+    x_spec, w_spec, out_spec = {
+        "ag_matmul": (P("tp"), P(None, "tp"), P(None, "tp")),
+        "matmul_rs": (P(None, "tp"), P("tp"), P("tp")),
+        "matmul_ar": (P(None, "tp"), P("tp"), P()),
+    }[op]
+    fn = jax.shard_map(
+        lambda x, w: OURS[op](x, w, axis_name="tp"),
+        mesh=tp8,
+        in_specs=(x_spec, w_spec),
+        out_specs=out_spec,
+        check_vma=check_vma,
+    )
+    x, w = programs.normal(0, (16, 8)), programs.normal(1, (8, 16))
+    ct = programs.normal(2, (16, 16))
+    counts = oracle.collective_counts(lambda *a: jax.vjp(fn, *a[:2])[1](a[2]), x, w, ct)
+    assert counts == EXACT_BACKWARD[op].get(check_vma, EXACT_BACKWARD[op][True])
+
+
 def test_backward_of_several_weights_scatters_once(mesh):
     x, w, _ = global_operands()
     ws = (w, 2 * w, 3 * w)
