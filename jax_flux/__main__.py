@@ -13,7 +13,10 @@ from collections.abc import Sequence
 
 from jax_flux._version import __version__
 
-TOOLS = {"doctor": "say what this machine offers, what is missing, and what an op would run here"}
+TOOLS = {
+    "bench": "time the ops against XLA, and say how much communication is left to hide",
+    "doctor": "say what this machine offers, what is missing, and what an op would run here",
+}
 
 
 def usage() -> str:

@@ -515,9 +515,9 @@ def test_command_without_a_tool_lists_tools(capsys):
 
 
 def test_command_unknown_tool_says_which_there_are(capsys):
-    assert cli.main(["bench"]) == 2
+    assert cli.main(["benchmark"]) == 2
     text = capsys.readouterr().err
-    assert "no tool 'bench'" in text
+    assert "no tool 'benchmark'" in text
     assert "doctor" in text
 
 

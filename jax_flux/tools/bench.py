@@ -1,0 +1,266 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m jax_flux bench``: the ops against XLA (and Pallas), and how much is left to hide.
+
+Route: group.py (which devices) -> cases.py (which rows) -> measure.py (times of contenders.py's
+functions) -> figures.py (ECT, E, limit) -> report.py (table, JSON, picture).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import importlib.util
+import os
+import pathlib
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+
+from jax_flux import _probes
+from jax_flux._version import __version__
+from jax_flux.tools import cases, contenders, figures, group, machine, measure, report
+
+DTYPES = tuple(measure.WRONG)
+MIN_REPEATS = 7
+Step = Callable[[str], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures and reports; 0 where every row ran and is right, 1 where not, 2 for bad flags."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    settings = _settings(parser, options)
+    if options.show is not None:
+        return _show_again(options)
+    try:
+        ranks = group.join(options)
+    except group.GroupError as error:
+        print(f"jax_flux bench: {error}.", file=sys.stderr)
+        return 1
+    speaks = jax.process_index() == 0
+    rows = options.rows or cases.select(cases.DEFAULT_GPU if ranks.on_gpu else cases.DEFAULT_CPU)
+    before = machine.read()
+    with _progress(len(rows) + 1, options.plain, speaks) as step:
+        measured, ceilings, stopped = _measure(rows, ranks, settings, step)
+    if not speaks:
+        return 0 if _good(measured, stopped) else 1
+    record = dict(
+        what="times of one op in seconds; method: jax_flux/tools/measure.py",
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        command=shlex.join(["python", "-m", "jax_flux", "bench", *arguments]),
+        machine=describe(before, machine.read()),
+        versions=versions(),
+        group=dict(
+            world=ranks.world, processes=jax.process_count(), label=ranks.label, note=ranks.note
+        ),
+        settings=dict(
+            dtype=settings.dtype,
+            repeats=settings.repeats,
+            against=list(settings.against),
+            implementation=settings.implementation or "auto",
+            xla_flags=os.environ.get("XLA_FLAGS", ""),
+        ),
+        ceilings=ceilings,
+        stopped=stopped,
+        rows=measured,
+    )
+    _show(record, options)
+    return 0 if _good(measured, stopped) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m jax_flux bench", description=_DESCRIPTION)
+    parser.add_argument(
+        "--rows",
+        type=_rows,
+        help="tags, sizes, or all: gpt3+ag,rs-4096x2048x1024 "
+        f"(default {cases.DEFAULT_GPU} on GPUs, {cases.DEFAULT_CPU} on the CPU)",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
+    parser.add_argument("--against", default="xla", help="xla, pallas, or both with a comma")
+    parser.add_argument(
+        "--implementation",
+        choices=("auto", "fused"),
+        default="auto",
+        help="auto: what a program gets (XLA where that is expected to be faster); fused: force it",
+    )
+    parser.add_argument("--repeats", type=int, default=9, help=f"at least {MIN_REPEATS}")
+    parser.add_argument("--json", type=pathlib.Path, metavar="F", help="write the record here")
+    parser.add_argument("--plot", type=pathlib.Path, metavar="F.png", help="draw it here")
+    parser.add_argument(
+        "--show",
+        type=pathlib.Path,
+        metavar="F",
+        help="show and draw an old record, measure nothing",
+    )
+    parser.add_argument("--plain", action="store_true", help="plain text on a terminal too")
+    group.add_flags(parser)
+    return parser
+
+
+def _rows(text: str) -> tuple[cases.Case, ...]:
+    try:
+        return cases.select(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _settings(parser: argparse.ArgumentParser, options: argparse.Namespace) -> measure.Settings:
+    """Judges the flags before any device is touched; leaves through ``parser.error``."""
+    against = tuple(dict.fromkeys(filter(None, options.against.split(","))))
+    unknown = [name for name in against if name not in contenders.RIVALS]
+    if unknown or not against:
+        told = ", ".join(map(repr, unknown)) or "nothing"
+        parser.error(f"--against names {told}; it takes {', '.join(contenders.RIVALS)}")
+    if options.repeats < MIN_REPEATS:
+        parser.error(f"--repeats {options.repeats}: a median wants {MIN_REPEATS} or more")
+    for flag, path in (("--json", options.json), ("--plot", options.plot)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            parser.error(f"{flag} {path}: name a file in a folder that exists")
+    if options.plot is not None:
+        if options.plot.suffix != ".png":
+            parser.error(f"--plot {options.plot}: the picture is a PNG, so end the name in .png")
+        if importlib.util.find_spec("matplotlib") is None:
+            parser.error("--plot draws with matplotlib, which is missing: pip install matplotlib")
+    wrong = group.complaint(options)
+    if wrong:
+        parser.error(wrong)
+    forced = None if options.implementation == "auto" else str(options.implementation)
+    return measure.Settings(options.dtype, options.repeats, against, forced)
+
+
+def _measure(
+    rows: Sequence[cases.Case], ranks: group.Group, settings: measure.Settings, step: Step
+) -> tuple[list[dict[str, Any]], dict[str, Any], str | None]:
+    """(rows with figures, ceilings, why it stopped early); what was measured is never lost."""
+    measured: list[dict[str, Any]] = []
+    stopped: str | None = None
+    dot, rate, at = 0.0, None, "peak and link"
+    try:
+        step(at)
+        dot, rate = measure.ceilings(ranks, settings.dtype)
+        for case in rows:
+            at = case.name
+            step(at)
+            measured.append(measure.row(case, ranks, settings))
+    except Exception as error:
+        # A failed collective may leave peers in different calls: nothing after it can be trusted.
+        stopped = f"{at}: {type(error).__name__}: {error}"
+    if not measured or not dot:
+        return measured, {}, stopped
+    real = ranks.label == group.REAL
+    return measured, figures.finish(measured, dot, rate, real=real), stopped
+
+
+def _good(measured: Sequence[dict[str, Any]], stopped: str | None) -> bool:
+    """Every asked row ran in the package's own op, with the right result."""
+    ours = [row["implementations"].get("jax_flux", {}) for row in measured]
+    return not stopped and all("samples_s" in o and not o.get("wrong") for o in ours)
+
+
+def describe(before: machine.Machine, after: machine.Machine) -> dict[str, Any]:
+    """The machine, with each GPU's SM clock before and after the run."""
+    clocks = {gpu.ordinal: gpu.clock_now_mhz for gpu in after.gpus}
+    return dict(
+        device_kind=jax.devices()[0].device_kind,
+        system=f"{platform.system()} {platform.machine()}",
+        cpus=os.cpu_count(),
+        driver=before.driver,
+        gpus=[
+            dict(
+                name=gpu.name,
+                sms=gpu.num_sms,
+                nvlinks=gpu.nvlinks,
+                clock_max_mhz=gpu.clock_mhz,
+                clock_before_mhz=gpu.clock_now_mhz,
+                clock_after_mhz=clocks.get(gpu.ordinal),
+            )
+            for gpu in before.gpus
+        ],
+        links={f"{a}-{b}": kind for (a, b), kind in before.links.items()},
+        not_asked=before.problem,
+    )
+
+
+def versions() -> dict[str, Any]:
+    """Of everything that decides a time; None for what is not there."""
+    nccl = _probes.Probes().nccl_version()
+    return dict(
+        jax_flux=__version__,
+        jax=jax.__version__,
+        jaxlib=jaxlib.__version__,
+        numpy=np.__version__,
+        python=platform.python_version(),
+        nccl=".".join(map(str, nccl)) if nccl else None,
+    )
+
+
+@contextlib.contextmanager
+def _progress(total: int, plain: bool, speaks: bool) -> Iterator[Step]:
+    """A step per row: rich's bar on a terminal, else a line on stderr."""
+    if not speaks:
+        yield lambda _: None
+        return
+    if not plain and sys.stdout.isatty() and importlib.util.find_spec("rich"):
+        from rich.progress import Progress
+
+        with Progress(transient=True) as bar:
+            task = bar.add_task("starting", total=total)
+            done = -1
+
+            def advance(name: str) -> None:
+                nonlocal done
+                done += 1
+                bar.update(task, description=name, completed=done)
+
+            yield advance
+        return
+    count = 0
+
+    def line(name: str) -> None:
+        nonlocal count
+        count += 1
+        print(f"[{count}/{total}] {name}", file=sys.stderr, flush=True)
+
+    yield line
+
+
+def _show_again(options: argparse.Namespace) -> int:
+    try:
+        record = report.read_json(options.show)
+    except (OSError, ValueError) as error:
+        print(f"jax_flux bench: {options.show} is no record of bench: {error}.", file=sys.stderr)
+        return 1
+    options.json = None
+    _show(record, options)
+    return 0
+
+
+def _show(record: dict[str, Any], options: argparse.Namespace) -> None:
+    if options.json is not None:
+        report.write_json(record, options.json)
+    if options.plot is not None:
+        report.draw(record, options.plot)
+    if not options.plain and sys.stdout.isatty():
+        try:
+            return report.show_rich(record)
+        except ImportError:
+            print("(pip install rich for a table with colours and a progress bar)")
+    print(report.as_text(record))
+
+
+_DESCRIPTION = (
+    "Times ag_matmul, matmul_rs and matmul_ar against XLA's collectives (and Pallas' collective "
+    "matmul), in turns and in one run: exposed communication, E = 1 - exposed here / exposed in "
+    "XLA, and the fraction of the limit that this machine's measured peak and link allow. Exit "
+    "status 1 where a row did not run or its result is not XLA's, 2 for bad flags."
+)

@@ -1,0 +1,159 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The devices that `bench` runs on: one process or several, GPUs that are distinct or shared."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import socket
+import zlib
+from typing import Any
+
+import jax
+import numpy as np
+
+CPU_DEVICES = 4
+_COUNT_FLAG = "--xla_force_host_platform_device_count"
+REAL, SHARED, CPU = "one GPU per rank", "ranks share a GPU", "CPU devices, smoke sizes"
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """``label`` is REAL, SHARED or CPU (with what its times are worth); ``mesh`` has axis "tp"."""
+
+    mesh: jax.sharding.Mesh
+    label: str
+    note: str
+
+    @property
+    def world(self) -> int:
+        """Number of ranks, W."""
+        return int(self.mesh.devices.size)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the ranks are GPUs."""
+        return self.label != CPU
+
+
+class GroupError(Exception):
+    """The devices make no group to measure; the text says why and what to do."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of the group, for one process per GPU."""
+    flags = parser.add_argument_group(
+        "one process per GPU", "every process runs the same command; process 0 prints"
+    )
+    flags.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0")
+    flags.add_argument("--processes", type=int, metavar="N", help="number of processes")
+    flags.add_argument("--process", type=int, metavar="I", help="this process, 0 to N - 1")
+    flags.add_argument(
+        "--gpu", type=int, metavar="G", help="this process's GPU, of the visible ones (default all)"
+    )
+    flags.add_argument(
+        "--distributed", action="store_true", help="let jax.distributed ask SLURM or MPI instead"
+    )
+
+
+def complaint(options: argparse.Namespace) -> str | None:
+    """What is wrong with the group's flags, in words."""
+    three = (options.coordinator, options.processes, options.process)
+    given = [value is not None for value in three]
+    if any(given) and not all(given):
+        return "--coordinator, --processes and --process belong together: give all three"
+    if any(given) and options.distributed:
+        return "--distributed asks the cluster: leave --coordinator, --processes, --process out"
+    if all(given) and not 0 <= options.process < options.processes:
+        return f"--process {options.process} is not in 0 .. {options.processes - 1}"
+    if options.gpu is not None and not (all(given) or options.distributed):
+        return "--gpu is for one process per GPU; one process takes all GPUs that it sees"
+    if options.gpu is not None and options.gpu < 0:
+        return f"--gpu {options.gpu} is no GPU: they count from 0"
+    return None
+
+
+def join(options: argparse.Namespace) -> Group:
+    """Starts JAX on the group that the flags name.
+
+    Raises:
+      GroupError: fewer than two devices, or devices of a kind that is not measured.
+    """
+    several = options.distributed or options.coordinator is not None
+    if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", "") and jax.config.jax_num_cpu_devices < 0:
+        # Only where JAX falls to the CPU does it count.
+        jax.config.update("jax_num_cpu_devices", 1 if several else CPU_DEVICES)
+    if several:
+        own: dict[str, Any] = {} if options.gpu is None else {"local_device_ids": [options.gpu]}
+        if options.coordinator is not None:
+            own |= dict(
+                coordinator_address=options.coordinator,
+                num_processes=options.processes,
+                process_id=options.process,
+            )
+        try:
+            jax.distributed.initialize(**own)
+        except (RuntimeError, ValueError) as error:
+            raise GroupError(f"jax.distributed did not start: {error}") from error
+    devices = jax.devices()
+    platform = devices[0].platform
+    if platform not in ("cpu", "gpu", "cuda"):
+        raise GroupError(f"JAX runs on {platform!r}: only GPUs and CPU devices are measured")
+    if len(devices) < 2:
+        raise GroupError(
+            f"JAX has one device ({devices[0].device_kind}), and one rank has no peer to talk to. "
+            "Run on two or more GPUs, or JAX_PLATFORMS=cpu for a smoke run on CPU devices"
+        )
+    mesh = jax.sharding.Mesh(np.asarray(devices), ("tp",), axis_types=(jax.sharding.AxisType.Auto,))
+    if platform == "cpu":
+        note = "times say nothing about GPUs; E is left blank"
+        return Group(mesh, CPU, note)
+    if _shared():
+        return Group(mesh, SHARED, "they take turns, so times say nothing; E is left blank")
+    return Group(mesh, REAL, "")
+
+
+def gather(values: Any) -> np.ndarray:
+    """``values`` of every process, stacked along a new first axis."""
+    mine = np.asarray(values)
+    if jax.process_count() == 1:
+        return mine[None]
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(mine))
+
+
+def barrier(name: str) -> None:
+    """Returns when every process is here, so that nobody's clock counts another's delay."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(name)
+
+
+def _shared() -> bool:
+    """Whether two ranks are on one GPU; asked of CUDA, else of NCCL's switch for it."""
+    if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") != "0":
+        return True
+    names = [f"{socket.gethostname()} {_bus_id(d)}" for d in jax.local_devices()]
+    # Two checksums per GPU: process_allgather carries numbers, and x64 may be off.
+    sums = [[zlib.crc32(t.encode()) >> 1, zlib.adler32(t.encode()) >> 1] for t in names]
+    counts = gather(np.asarray(len(sums), np.int32))
+    if len(set(counts.tolist())) > 1:
+        return False  # processes with different numbers of GPUs never share one
+    every = gather(np.asarray(sums, np.int32)).reshape(-1, 2)
+    return len(np.unique(every, axis=0)) < len(every)
+
+
+def _bus_id(device: Any) -> str:
+    try:
+        from cuda.bindings import runtime
+
+        error, bus = runtime.cudaDeviceGetPCIBusId(32, device.local_hardware_id)
+        if int(error) == 0:
+            return str(bus)
+    except ImportError:
+        pass
+    return f"process {jax.process_index()} device {device.local_hardware_id}"

@@ -1,0 +1,231 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What `bench` leaves behind: a table (rich on a terminal, else text), JSON, a picture.
+
+`record` is the JSON; table and picture are drawn from it alone, so an old record draws again.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Record = Mapping[str, Any]
+COLUMNS = (
+    "row",
+    "matmul",
+    "xla (exposed)",
+    "jax_flux (exposed)",
+    "ran",
+    "speed-up",
+    "E",
+    "of limit",
+)
+PALLAS = "pallas (exposed)"
+COLOURS = {"gemm": "#8a97a6", "xla": "#d9822b", "jax_flux": "#1f8a70", "pallas": "#7a5bb5"}
+
+
+def columns(record: Record) -> tuple[str, ...]:
+    """The table's head; Pallas has a column where it was asked for."""
+    if "pallas" not in record["settings"]["against"]:
+        return COLUMNS
+    return (*COLUMNS[:3], PALLAS, *COLUMNS[3:])
+
+
+def cells(row: Record, with_pallas: bool) -> tuple[str, ...]:
+    """One measured row in words; times in us."""
+    entries = row["implementations"]
+    if "skipped" in row:
+        blanks = ("-",) * (len(COLUMNS) - 2 + with_pallas)
+        return (row["name"], f"skipped: {row['skipped']}", *blanks)
+    ours = entries.get("jax_flux", {})
+    others = [_time(entries.get("xla"))]
+    if with_pallas:
+        others.append(_time(entries.get("pallas")))
+    return (
+        row["name"],
+        _time(entries.get("gemm")),
+        *others,
+        _time(ours),
+        "WRONG RESULT" if ours.get("wrong") else str(ours.get("ran", "-")),
+        _number(ours.get("speed_up"), "{:.2f}"),
+        _number(ours.get("E"), "{:.2f}"),
+        _number(ours.get("fraction_of_limit"), "{:.0%}"),
+    )
+
+
+def _time(entry: Record | None) -> str:
+    if entry is None or "median_s" not in entry:
+        return "-"
+    text = f"{1e6 * entry['median_s']:.1f}"
+    return f"{text} ({1e6 * entry['ect_s']:.1f})" if "ect_s" in entry else text
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def heading(record: Record) -> str:
+    """Machine, group and what its times are worth."""
+    group, machine = record["group"], record["machine"]
+    text = f"{group['world']} x {machine['device_kind']}, {record['settings']['dtype']}, us per op"
+    return f"{text} ({group['label']}{': ' + group['note'] if group['note'] else ''})"
+
+
+def footnotes(record: Record) -> list[str]:
+    """Ceilings, and a sentence for everything that did not run as asked, equal ones joined."""
+    lines = []
+    top = record["ceilings"]
+    if top:
+        rate = top["link_bytes_per_s"]
+        link = f", link {rate / 1e9:.3g} GB/s each way" if rate else ""
+        lines.append(f"limit of a row: peak {top['peak_flops'] / 1e12:.3g} TFLOP/s{link}, measured")
+    said: dict[str, list[str]] = {}
+    for row in record["rows"]:
+        for name, entry in row["implementations"].items():
+            if "error" in entry:
+                said.setdefault(f"{name} did not run: {entry['error']}", []).append(row["name"])
+            if entry.get("wrong"):
+                text = f"{name} is {entry['error_to_xla']:.2g} away from XLA's result"
+                said.setdefault(text, []).append(row["name"])
+            elif entry.get("ran") == "xla" and name == "jax_flux":
+                said.setdefault(f"took XLA: {entry['reason']}", []).append(row["name"])
+            elif entry.get("ran") == "fused" and entry.get("plan"):
+                plan = entry["plan"]
+                text = f"ran {plan['instance']}, expected {plan['expected_ns'] / 1e3:.1f} us"
+                said.setdefault(text, []).append(row["name"])
+            if "config" in entry:
+                said.setdefault(f"{name}'s tiles {entry['config']}", []).append(row["name"])
+    lines += [f"{', '.join(names)}: {text}" for text, names in said.items()]
+    if record.get("stopped"):
+        lines.append(f"STOPPED: {record['stopped']}")
+    return lines
+
+
+def as_text(record: Record) -> str:
+    """The table without colours."""
+    head = columns(record)
+    with_pallas = PALLAS in head
+    body = [cells(row, with_pallas) for row in record["rows"]]
+    # A skipped row's sentence may run over the columns at its right.
+    plain = [head, *(b for b, r in zip(body, record["rows"], strict=True) if "skipped" not in r)]
+    widths = [max(len(line[i]) for line in plain) for i in range(len(head))]
+    widths[0] = max([len(b[0]) for b in body] + [widths[0]])
+    lines = [heading(record), ""]
+    for line in (head, *body):
+        if line[1].startswith("skipped: "):
+            lines.append(f"{line[0].ljust(widths[0])}  {line[1]}")
+            continue
+        first, *rest = (
+            c.ljust(w) if i == 0 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(line, widths, strict=True))
+        )
+        lines.append("  ".join([first, *rest]))
+    return "\n".join([*lines, "", *footnotes(record)])
+
+
+def show_rich(record: Record) -> None:
+    """The table on a terminal. Raises ImportError where rich is missing."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    head = columns(record)
+    table = Table(title=heading(record))
+    for at, name in enumerate(head):
+        table.add_column(name, justify="left" if at == 0 else "right")
+    for row in record["rows"]:
+        ours = row["implementations"].get("jax_flux", {})
+        speed = ours.get("speed_up")
+        style = "red" if ours.get("wrong") else "green" if speed and speed > 1.02 else ""
+        table.add_row(*(Text(cell) for cell in cells(row, PALLAS in head)), style=style)
+    console = Console()
+    console.print(table)
+    for line in footnotes(record):
+        console.print(Text(line))
+
+
+def write_json(record: Record, path: pathlib.Path) -> None:
+    """The whole record, every repetition included."""
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """A record that `write_json` wrote. Raises ValueError for anything else."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    wanted = {"group", "machine", "settings", "ceilings", "rows"}
+    if not isinstance(record, dict) or not wanted <= set(record):
+        raise ValueError(f"a record has the keys {', '.join(sorted(wanted))}")
+    return record
+
+
+def bars(rows: Sequence[Record]) -> list[tuple[str, str, float, float]]:
+    """(row, implementation, matmul us, exposed us) of each bar; a bar ends at the op's time.
+
+    An op faster than the bare matmul is a shorter matmul part and nothing exposed.
+    """
+    found = []
+    for row in rows:
+        base = row["implementations"].get("gemm", {}).get("median_s")
+        for name, entry in row["implementations"].items():
+            t = entry.get("median_s")
+            if t is None or base is None:
+                continue
+            part = min(t, base)
+            found.append((row["name"], name, 1e6 * part, 1e6 * (t - part)))
+    return found
+
+
+def draw(record: Record, path: pathlib.Path) -> None:
+    """Stacked bars per row and implementation: matmul below, exposed communication above it.
+
+    Raises ImportError where matplotlib is missing.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.patches import Patch
+
+    drawn = bars(record["rows"])
+    names = list(dict.fromkeys(name for _, name, *_ in drawn))
+    rows = list(dict.fromkeys(name for name, *_ in drawn))
+    figure, axes = plt.subplots(figsize=(max(8.0, 1.3 * len(rows) + 4), 5), layout="constrained")
+    width = 0.8 / max(1, len(names))
+    for row, name, base, exposed in drawn:
+        x = rows.index(row) + (names.index(name) - (len(names) - 1) / 2) * width
+        axes.bar(x, base, width * 0.92, color=COLOURS[name])
+        if exposed:
+            axes.bar(
+                x,
+                exposed,
+                width * 0.92,
+                bottom=base,
+                color=COLOURS[name],
+                alpha=0.5,
+                hatch="///",
+                edgecolor="white",
+            )
+    limits = {row["name"]: 1e6 * row["limit_s"] for row in record["rows"] if "limit_s" in row}
+    for at, name in enumerate(rows):
+        if name in limits:
+            axes.hlines(limits[name], at - 0.42, at + 0.42, colors="black", linewidth=1)
+    axes.set_xticks(range(len(rows)), rows, rotation=40, ha="right", fontsize=8)
+    axes.set_ylabel("time per op, µs (median)")
+    axes.set_title(heading(record).replace(" (", "\n("), fontsize=9)
+    keys = [Patch(color=COLOURS[name], label=name) for name in names]
+    keys.append(
+        Patch(
+            facecolor="grey",
+            alpha=0.5,
+            hatch="///",
+            edgecolor="white",
+            label="exposed communication",
+        )
+    )
+    keys.append(Patch(color="black", label="limit (line)"))
+    figure.legend(handles=keys, fontsize=8, loc="outside right upper")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

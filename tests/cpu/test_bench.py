@@ -1,0 +1,219 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m jax_flux bench``: its rows, its words, and runs on the CPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jax_flux
+from jax_flux.tools import bench, cases, contenders, group, measure
+from tests.cpu import programs
+
+ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+COMMAND = (sys.executable, "-m", "jax_flux", "bench")
+
+
+def _cpu_group(world=4):
+    return group.Group(programs.make_mesh((world,), ("tp",)), group.CPU, "smoke")
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def test_rows_have_distinct_names_and_known_ops():
+    names = [case.name for case in cases.CASES]
+    assert len(set(names)) == len(names)
+    assert {case.kind for case in cases.CASES} == set(cases.OPS)
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
+def test_row_divides_over_the_usual_worlds(case):
+    for world in (2, 4, 8):
+        assert case.obstacle(world) is None
+    assert case.n % 8 == case.k % 8 == 0
+    assert case.kind in case.tags and len(case.tags) == 2
+
+
+def test_rows_of_the_front_page_are_there():
+    assert len(cases.select("gpt3")) == 12
+    assert cases.select("gpt3+rs")[0].name == "rs-1024x12288x6144"
+    assert [c.name for c in cases.select("smoke")] == [
+        f"{kind}-256x128x256" for kind in ("ag", "rs", "ar")
+    ]
+    assert cases.select("all") == cases.CASES
+
+
+@pytest.mark.parametrize(
+    ("kind", "x", "wire"),
+    [
+        ("ag", (64, 32), 3 * 64 * 32 * 2),
+        ("rs", (256, 32), 3 * 64 * 16 * 2),
+        ("ar", (256, 32), 2 * 3 * 64 * 16 * 2),
+    ],
+)
+def test_sizes_follow_from_a_row(kind, x, wire):
+    case = cases.Case(kind, 256, 16, 32)
+    assert case.x_shape(4) == x
+    assert case.wire_bytes(4, 2) == wire
+    assert case.flops == 2 * 256 * 16 * 32
+
+
+def test_a_row_that_does_not_divide_says_so():
+    assert "does not divide over 3" in cases.Case("ag", 16, 8, 8).obstacle(3)
+    assert cases.Case("ar", 16, 8, 8).obstacle(3) is None
+
+
+@pytest.mark.parametrize("text", ["nothing", "ag-0x8x8", "ag-8x8", "gpt3+smoke", ","])
+def test_unknown_rows_are_refused_in_words(text):
+    with pytest.raises(ValueError, match="Name a tag"):
+        cases.select(text)
+
+
+# ---- measuring -----------------------------------------------------------------------------------
+
+
+def test_chained_ops_all_run():
+    counted = []
+
+    def op(x, w):
+        counted.append(1)
+        return x @ w
+
+    text = jax.jit(measure.chained(op, 3)).lower(jnp.ones((4, 4)), jnp.ones((4, 4))).as_text()
+    assert len(counted) == 3
+    assert text.count("stablehlo.dot_general") == 3
+    assert text.count("optimization_barrier") == 3
+
+
+def test_a_wrong_result_is_noticed():
+    ranks = _cpu_group()
+    arrays = measure.operands(ranks, "float32", (16, 32), (32, 8))
+    right = contenders.flux(cases.Case("ag", 64, 8, 32), "xla")
+    assert measure.difference(ranks, right, right, arrays) == 0.0
+    wrong = lambda x, w: right(x, w).at[3].set(0)
+    assert measure.difference(ranks, wrong, right, arrays) > 0.05
+    nan = lambda x, w: right(x, w) * jnp.nan
+    assert not measure.difference(ranks, nan, right, arrays) <= 1.0
+
+
+def test_ranks_have_data_of_their_own():
+    x, _ = measure.operands(_cpu_group(), "float32", (16, 32), (32, 8))
+    blocks = x.reshape(4, 16, 32)
+    assert x.shape == (64, 32)
+    assert float(jnp.abs(blocks[0] - blocks[1]).min()) > 0
+    assert 0.8 < float(x.std()) < 1.2
+
+
+def test_forced_fused_on_the_cpu_is_said_and_not_replaced():
+    settings = measure.Settings("bfloat16", 7, ("xla",), "fused")
+    row = measure.row(cases.select("smoke+ag")[0], _cpu_group(), settings)
+    entry = row["implementations"]["jax_flux"]
+    assert "platform 'cpu'" in entry["error"]
+    assert "samples_s" not in entry
+    assert not bench._good([row], None)
+
+
+def test_pallas_says_why_it_does_not_run():
+    ag, rs = cases.Case("ag", 256, 128, 256), cases.Case("rs", 256, 128, 256)
+    assert contenders.no_pallas(rs, _cpu_group(), "bfloat16") == "it gathers only"
+    assert contenders.no_pallas(ag, _cpu_group(), "bfloat16") == "it needs GPUs"
+    on_gpu = group.Group(_cpu_group().mesh, group.REAL, "")
+    assert "takes no float32" in contenders.no_pallas(ag, on_gpu, "float32")
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--rows", "nothing"], "'nothing' names no row"),
+        (["--against", "torch"], "--against names 'torch'; it takes xla, pallas"),
+        (["--against", ""], "names nothing"),
+        (["--repeats", "3"], "a median wants 7 or more"),
+        (["--dtype", "int8"], "int8"),
+        (["--json", "/no/such/folder/f.json"], "a folder that exists"),
+        (["--plot", "bars.pdf"], "end the name in .png"),
+        (["--processes", "2"], "belong together"),
+        (["--gpu", "0"], "one process takes all GPUs"),
+        (["--coordinator", "a:1", "--processes", "2", "--process", "2"], "not in 0 .. 1"),
+    ],
+)
+def test_bad_flags_are_refused_in_words(flags, words, capsys):
+    with pytest.raises(SystemExit) as left:
+        bench.main(flags)
+    assert left.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_missing_matplotlib_is_said_before_measuring(monkeypatch, capsys):
+    monkeypatch.setattr(bench.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        bench.main(["--plot", "bars.png"])
+    assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_one_device_has_no_peer(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
+    options = argparse.Namespace(coordinator=None, distributed=False, gpu=None)
+    with pytest.raises(group.GroupError, match="no peer"):
+        group.join(options)
+
+
+@pytest.mark.timeout(180)
+def test_smoke_run_writes_table_record_and_picture(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    flags = ("--against", "xla,pallas", "--json", tmp_path / "b.json", "--plot", tmp_path / "b.png")
+    done = subprocess.run(
+        [*COMMAND, *map(str, flags)], env=ENV, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+    assert "smoke sizes" in done.stdout and "pallas did not run: it needs GPUs" in done.stdout
+    assert (tmp_path / "b.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    record = json.loads((tmp_path / "b.json").read_text())
+    assert record["versions"]["jax_flux"] == jax_flux.__version__
+    assert record["group"]["world"] == group.CPU_DEVICES
+    assert [row["op"] for row in record["rows"]] == list(cases.OPS.values())
+    for row in record["rows"]:
+        entries = row["implementations"]
+        for name in ("gemm", "xla", "jax_flux"):
+            assert len(entries[name]["samples_s"]) == record["settings"]["repeats"]
+            assert entries[name]["median_s"] > 0
+        assert entries["jax_flux"]["ran"] == "xla" and "E" not in entries["jax_flux"]
+        assert entries["jax_flux"]["error_to_xla"] < 1e-2
+
+
+@pytest.mark.timeout(180)
+def test_two_processes_measure_together_and_one_prints():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    flags = ("--rows", "smoke+ag", "--coordinator", address, "--processes", "2", "--process")
+    ranks = [
+        subprocess.Popen(
+            [*COMMAND, *flags, str(i)],
+            env=ENV,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    try:
+        told = [rank.communicate(timeout=150) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    assert "2 x cpu" in told[0][0] and "ag-256x128x256" in told[0][0]
+    assert "256x128x256" not in told[1][0] + told[1][1]  # Gloo itself writes a line
