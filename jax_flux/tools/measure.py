@@ -246,7 +246,7 @@ def _best(
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200] if text else ''}".rstrip(": ")
+    return f"{type(error).__name__}: {text[0][:400] if text else ''}".rstrip(": ")
 
 
 def difference(group: Group, op: Op, reference: Op, arrays: tuple[jax.Array, ...]) -> float:

@@ -39,7 +39,7 @@ def cells(row: Record, with_pallas: bool) -> tuple[str, ...]:
     entries = row["implementations"]
     if "skipped" in row:
         blanks = ("-",) * (len(COLUMNS) - 2 + with_pallas)
-        return (row["name"], f"skipped: {row['skipped']}", *blanks)
+        return (row["name"], "skipped", *blanks)
     ours = entries.get("jax_flux", {})
     others = [_time(entries.get("xla"))]
     if with_pallas:
@@ -84,6 +84,8 @@ def footnotes(record: Record) -> list[str]:
         lines.append(f"limit of a row: peak {top['peak_flops'] / 1e12:.3g} TFLOP/s{link}, measured")
     said: dict[str, list[str]] = {}
     for row in record["rows"]:
+        if "skipped" in row:
+            said.setdefault(f"skipped: {row['skipped']}", []).append(row["name"])
         for name, entry in row["implementations"].items():
             if "error" in entry:
                 said.setdefault(f"{name} did not run: {entry['error']}", []).append(row["name"])
@@ -109,20 +111,11 @@ def as_text(record: Record) -> str:
     head = columns(record)
     with_pallas = PALLAS in head
     body = [cells(row, with_pallas) for row in record["rows"]]
-    # A skipped row's sentence may run over the columns at its right.
-    plain = [head, *(b for b, r in zip(body, record["rows"], strict=True) if "skipped" not in r)]
-    widths = [max(len(line[i]) for line in plain) for i in range(len(head))]
-    widths[0] = max([len(b[0]) for b in body] + [widths[0]])
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
     lines = [heading(record), ""]
-    for line in (head, *body):
-        if line[1].startswith("skipped: "):
-            lines.append(f"{line[0].ljust(widths[0])}  {line[1]}")
-            continue
-        first, *rest = (
-            c.ljust(w) if i == 0 else c.rjust(w)
-            for i, (c, w) in enumerate(zip(line, widths, strict=True))
-        )
-        lines.append("  ".join([first, *rest]))
+    for name, *rest in (head, *body):
+        cells_right = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
+        lines.append("  ".join([name.ljust(widths[0]), *cells_right]))
     return "\n".join([*lines, "", *footnotes(record)])
 
 
@@ -139,7 +132,8 @@ def show_rich(record: Record) -> None:
     for row in record["rows"]:
         ours = row["implementations"].get("jax_flux", {})
         speed = ours.get("speed_up")
-        style = "red" if ours.get("wrong") else "green" if speed and speed > 1.02 else ""
+        won = ours.get("ran") == "fused" and speed is not None and speed > 1.02
+        style = "red" if ours.get("wrong") else "green" if won else ""
         table.add_row(*(Text(cell) for cell in cells(row, PALLAS in head)), style=style)
     console = Console()
     console.print(table)
@@ -192,7 +186,9 @@ def draw(record: Record, path: pathlib.Path) -> None:
     drawn = bars(record["rows"])
     names = list(dict.fromkeys(name for _, name, *_ in drawn))
     rows = list(dict.fromkeys(name for name, *_ in drawn))
-    figure, axes = plt.subplots(figsize=(max(8.0, 1.3 * len(rows) + 4), 5), layout="constrained")
+    figure, axes = plt.subplots(
+        figsize=(min(18.0, max(8.0, 0.9 * len(rows) + 4)), 6), layout="constrained"
+    )
     width = 0.8 / max(1, len(names))
     for row, name, base, exposed in drawn:
         x = rows.index(row) + (names.index(name) - (len(names) - 1) / 2) * width

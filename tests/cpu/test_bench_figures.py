@@ -139,7 +139,7 @@ def test_table_marks_a_wrong_result_and_a_skipped_row():
     skipped = dict(name="ag-odd", flops=1, wire_bytes=1, skipped="m = 3 ...", implementations={})
     text = report.as_text(_record([row, skipped], against=("xla",)))
     assert "WRONG RESULT" in text and "0.5 away from XLA's result" in text
-    assert "ag-odd  skipped: m = 3 ..." in text
+    assert "ag-odd: skipped: m = 3 ..." in text
     assert "pallas" not in text
     assert not bench._good([row], None)
 
