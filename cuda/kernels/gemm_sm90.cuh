@@ -74,7 +74,7 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
     if (cta_rank == 0) {
       tickets.Publish(ticket);
     } else {
-      ticket = tickets.Read(true);
+      ticket = tickets.template Read<false>();
     }
     if (ticket == kNoTile) return;
     // One tile ahead: the atomic's latency passes under this tile's loads.
@@ -202,7 +202,7 @@ __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMem
   for (;;) {
     const std::uint32_t sequence = tickets.cursor.Slot();  // modulo kTickets
     const bool mine = !Tile::kPingPong || sequence % 2 == stream;
-    const std::int32_t ticket = tickets.Read(threadIdx.x % 32 == 0);
+    const std::int32_t ticket = tickets.template Read<true>();
     if (ticket == kNoTile) return;
     if (!mine) {
       stage.Skip(params.k_blocks);
@@ -226,7 +226,7 @@ __device__ __forceinline__ void MoveTiles(const GemmParams& params, SharedMemory
   SlotMover<Tile, Sink> mover(smem, params, stream, cta_rank);
   for (;;) {
     const bool mine = !Tile::kPingPong || tickets.cursor.Slot() % 2 == stream;
-    const std::int32_t ticket = tickets.Read(true);
+    const std::int32_t ticket = tickets.template Read<false>();
     if (ticket == kNoTile) return;
     if (mine) mover.HandleTile(protocol::TileAt(params.grid, Schedule::kOrder, ticket));
   }

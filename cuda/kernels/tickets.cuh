@@ -78,15 +78,18 @@ struct TicketRing {
     cursor.Advance();
   }
 
-  // Every other role; all active threads of the calling warp together.
-  __device__ __forceinline__ std::int32_t Read(bool arrives) {
+  // Every other role: one thread, or the 32 lanes of a consumer warp together.
+  template <bool kWholeWarp>
+  __device__ __forceinline__ std::int32_t Read() {
     // Pairs with the leader's Arrive or SendAt, whose word completes on this barrier.
     smem.ticket_full[cursor.Slot()].Wait(cursor.FullParity(), "ticket");
     const std::int32_t ticket = static_cast<std::int32_t>(
         *static_cast<volatile std::uint32_t*>(&smem.ticket[cursor.Slot()]));
-    __syncwarp(__activemask());  // every lane has read the word
+    // Every lane has read the word. The full mask: an active mask would leave out a lane that is
+    // still in the wait, whose slot the leader could then refill.
+    if constexpr (kWholeWarp) __syncwarp();
     // Pairs with Wait in Publish, cluster scope; hands over no data.
-    if (arrives) {
+    if (!kWholeWarp || threadIdx.x % 32 == 0) {
       MBarrier& empty = smem.ticket_empty[cursor.Slot()];
       if constexpr (Tile::kCluster == 1) {
         empty.Arrive();
