@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
+import dataclasses
 import importlib.util
-import os
 import pathlib
-import platform
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jaxlib
-import numpy as np
 
-from jax_flux import _probes
-from jax_flux._version import __version__
-from jax_flux.tools import cases, contenders, figures, group, machine, measure, report
+from jax_flux.tools import (
+    about,
+    cases,
+    contenders,
+    figures,
+    group,
+    machine,
+    measure,
+    report,
+    targets,
+)
 
 DTYPES = tuple(measure.WRONG)
 MIN_REPEATS = 7
@@ -48,32 +51,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     speaks = jax.process_index() == 0
     rows = options.rows or cases.select(cases.DEFAULT_GPU if ranks.on_gpu else cases.DEFAULT_CPU)
+    start = about.run(arguments, ranks, settings)
     before = machine.read()
+
+    def record(
+        measured: list[dict[str, Any]], ceilings: dict[str, Any], stopped: str | None
+    ) -> Any:
+        result = dict(ceilings=ceilings, stopped=stopped, rows=measured)
+        return start | dict(machine=about.machines(before, machine.read())) | result
+
+    def save(measured: list[dict[str, Any]], ceilings: dict[str, Any]) -> None:
+        if speaks and options.json is not None:
+            report.write_json(record(measured, ceilings, "not finished"), options.json)
+
     with _progress(len(rows) + 1, options.plain, speaks) as step:
-        measured, ceilings, stopped = _measure(rows, ranks, settings, step)
-    if not speaks:
-        return 0 if _good(measured, stopped) else 1
-    record = dict(
-        what="times of one op in seconds; method: jax_flux/tools/measure.py",
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        command=shlex.join(["python", "-m", "jax_flux", "bench", *arguments]),
-        machine=describe(before, machine.read()),
-        versions=versions(),
-        group=dict(
-            world=ranks.world, processes=jax.process_count(), label=ranks.label, note=ranks.note
-        ),
-        settings=dict(
-            dtype=settings.dtype,
-            repeats=settings.repeats,
-            against=list(settings.against),
-            implementation=settings.implementation or "auto",
-            xla_flags=os.environ.get("XLA_FLAGS", ""),
-        ),
-        ceilings=ceilings,
-        stopped=stopped,
-        rows=measured,
-    )
-    _show(record, options)
+        measured, ceilings, stopped = _measure(rows, ranks, settings, step, save)
+    if speaks:
+        _show(record(measured, ceilings, stopped), options)
     return 0 if _good(measured, stopped) else 1
 
 
@@ -86,7 +80,11 @@ def _parser() -> argparse.ArgumentParser:
         f"(default {cases.DEFAULT_GPU} on GPUs, {cases.DEFAULT_CPU} on the CPU)",
     )
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
-    parser.add_argument("--against", default="xla", help="xla, pallas, or both with a comma")
+    parser.add_argument(
+        "--against",
+        default="xla",
+        help="xla, xla-lhs (XLA with its latency-hiding scheduler), pallas, joined by commas",
+    )
     parser.add_argument(
         "--implementation",
         choices=("auto", "fused"),
@@ -139,9 +137,14 @@ def _settings(parser: argparse.ArgumentParser, options: argparse.Namespace) -> m
 
 
 def _measure(
-    rows: Sequence[cases.Case], ranks: group.Group, settings: measure.Settings, step: Step
+    rows: Sequence[cases.Case],
+    ranks: group.Group,
+    settings: measure.Settings,
+    step: Step,
+    save: Callable[[list[dict[str, Any]], dict[str, Any]], None],
 ) -> tuple[list[dict[str, Any]], dict[str, Any], str | None]:
     """(rows with figures, ceilings, why it stopped early); what was measured is never lost."""
+    real = ranks.label == group.REAL
     measured: list[dict[str, Any]] = []
     stopped: str | None = None
     dot, rate, at = 0.0, None, "peak and link"
@@ -152,56 +155,30 @@ def _measure(
             at = case.name
             step(at)
             measured.append(measure.row(case, ranks, settings))
+            save(measured, _finished(measured, dot, rate, real))
     except Exception as error:
         # A failed collective may leave peers in different calls: nothing after it can be trusted.
         stopped = f"{at}: {type(error).__name__}: {error}"
     if not measured or not dot:
         return measured, {}, stopped
-    real = ranks.label == group.REAL
-    return measured, figures.finish(measured, dot, rate, real=real), stopped
+    return measured, _finished(measured, dot, rate, real), stopped
+
+
+def _finished(
+    measured: list[dict[str, Any]], dot: float, rate: float | None, real: bool
+) -> dict[str, Any]:
+    """Adds figures and, on real links, what the goals say of them; the ceilings."""
+    top = figures.finish(measured, dot, rate, real=real)
+    if real:
+        for row in measured:
+            row["goals"] = [dataclasses.asdict(verdict) for verdict in targets.judge(row)]
+    return top
 
 
 def _good(measured: Sequence[dict[str, Any]], stopped: str | None) -> bool:
     """Every asked row ran in the package's own op, with the right result."""
     ours = [row["implementations"].get("jax_flux", {}) for row in measured]
     return not stopped and all("samples_s" in o and not o.get("wrong") for o in ours)
-
-
-def describe(before: machine.Machine, after: machine.Machine) -> dict[str, Any]:
-    """The machine, with each GPU's SM clock before and after the run."""
-    clocks = {gpu.ordinal: gpu.clock_now_mhz for gpu in after.gpus}
-    return dict(
-        device_kind=jax.devices()[0].device_kind,
-        system=f"{platform.system()} {platform.machine()}",
-        cpus=os.cpu_count(),
-        driver=before.driver,
-        gpus=[
-            dict(
-                name=gpu.name,
-                sms=gpu.num_sms,
-                nvlinks=gpu.nvlinks,
-                clock_max_mhz=gpu.clock_mhz,
-                clock_before_mhz=gpu.clock_now_mhz,
-                clock_after_mhz=clocks.get(gpu.ordinal),
-            )
-            for gpu in before.gpus
-        ],
-        links={f"{a}-{b}": kind for (a, b), kind in before.links.items()},
-        not_asked=before.problem,
-    )
-
-
-def versions() -> dict[str, Any]:
-    """Of everything that decides a time; None for what is not there."""
-    nccl = _probes.Probes().nccl_version()
-    return dict(
-        jax_flux=__version__,
-        jax=jax.__version__,
-        jaxlib=jaxlib.__version__,
-        numpy=np.__version__,
-        python=platform.python_version(),
-        nccl=".".join(map(str, nccl)) if nccl else None,
-    )
 
 
 @contextlib.contextmanager

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 
 OPS = {"ag": "ag_matmul", "rs": "matmul_rs", "ar": "matmul_ar"}
+TP8_ROWS = (64, 512, 1024, 2048, 4096, 8192)
 _NAME = re.compile(r"(ag|rs|ar)-([1-9]\d{0,6})x([1-9]\d{0,6})x([1-9]\d{0,6})")
 
 
@@ -70,8 +72,8 @@ class Case:
         return None
 
 
-def _rows(kind: str, sizes: tuple[tuple[int, int, int], ...], tag: str) -> tuple[Case, ...]:
-    return tuple(Case(kind, m, n, k, (tag, kind)) for m, n, k in sizes)
+def _rows(kind: str, sizes: tuple[tuple[int, int, int], ...], *tags: str) -> tuple[Case, ...]:
+    return tuple(Case(kind, m, n, k, (*tags, kind)) for m, n, k in sizes)
 
 
 def _gpt3(kind: str, rows: tuple[int, ...], tag: str) -> tuple[Case, ...]:
@@ -80,12 +82,42 @@ def _gpt3(kind: str, rows: tuple[int, ...], tag: str) -> tuple[Case, ...]:
     return _rows(kind, tuple((m, n, k) for m in rows), tag)
 
 
-CASES: tuple[Case, ...] = (
-    *(c for kind in OPS for c in _gpt3(kind, (1024, 2048, 4096, 8192), "gpt3")),
-    *_rows("ag", ((8192, 2048, 4096), (8192, 4096, 8192), (2048, 4096, 4096)), "layers"),
-    *_rows("rs", ((8192, 4096, 2048), (8192, 8192, 4096), (4096, 4096, 4096)), "layers"),
-    *(c for kind in OPS for c in _gpt3(kind, (16, 64, 128, 256, 512), "small")),
-    *(c for kind in OPS for c in _rows(kind, ((256, 128, 256),), "smoke")),
+def _peers(world: int) -> tuple[Case, ...]:
+    """Rows that other projects quote; their global sizes fixed, so a row belongs to one W.
+
+    Pallas' collective matmul: 1024 rows and 4096 columns per GPU. Triton-distributed's scatter:
+    k of 8192 and of 29568 over the ranks. ParallelKittens: squares of 16384.
+    """
+    at, side = f"w{world}", 16384
+    return (
+        *_rows("ag", ((1024 * world, 4096, 4096),), "pallas", at),
+        *_rows("rs", ((4096, 4096, 8192 // world), (8192, 8192, 29568 // world)), "triton", at),
+        *_rows("ag", ((side, side // world, side),), "squares", at),
+        *_rows("rs", ((side, side, side // world),), "squares", at),
+    )
+
+
+def _merged(rows: Iterable[Case]) -> tuple[Case, ...]:
+    """Rows of one size as one row with the tags of all."""
+    found: dict[str, Case] = {}
+    for case in rows:
+        old = found.get(case.name, case)
+        tags = tuple(dict.fromkeys(old.tags + case.tags))
+        found[case.name] = dataclasses.replace(old, tags=tags)
+    return tuple(found.values())
+
+
+WORLDS = (2, 4, 8)
+CASES: tuple[Case, ...] = _merged(
+    (
+        *(c for kind in OPS for c in _gpt3(kind, (1024, 2048, 4096, 8192), "gpt3")),
+        *_rows("ag", ((8192, 2048, 4096), (8192, 4096, 8192), (2048, 4096, 4096)), "layers"),
+        *_rows("rs", ((8192, 4096, 2048), (8192, 8192, 4096), (4096, 4096, 4096)), "layers"),
+        *(c for kind in OPS for c in _gpt3(kind, (16, 64, 128, 256, 512), "small")),
+        *(c for kind in ("ag", "rs") for c in _gpt3(kind, TP8_ROWS, "tp8")),
+        *(c for world in WORLDS for c in _peers(world)),
+        *(c for kind in OPS for c in _rows(kind, ((256, 128, 256),), "smoke")),
+    )
 )
 DEFAULT_GPU, DEFAULT_CPU = "gpt3,layers", "smoke"
 

@@ -16,10 +16,11 @@ from jax import lax
 
 import jax_flux
 from jax_flux.tools.cases import Case
-from jax_flux.tools.group import Group
+from jax_flux.tools.group import AXIS, Group
 
-AXIS = "tp"
-RIVALS = ("xla", "pallas")
+RIVALS = ("xla", "xla-lhs", "pallas")
+# XLA's flags as options of one jit, so that both settings take turns in one process.
+OPTIONS: dict[str, dict[str, Any]] = {"xla-lhs": {"xla_gpu_enable_latency_hiding_scheduler": True}}
 Op = Callable[[jax.Array, jax.Array], jax.Array]
 
 

@@ -81,7 +81,7 @@ def _figures(row: dict[str, Any], peak: float, rate: float | None, real: bool) -
         if name == "gemm" or t_gemm is None:
             continue
         entry["ect_s"] = ect(t, t_gemm)
-        if name == "xla" or t_xla is None:
+        if name.startswith("xla") or t_xla is None:
             continue
         entry["speed_up"] = t_xla / t
         # An op that took XLA after all hides nothing: its E would be noise.

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+AXIS = "tp"  # the ops' axis; other axes of the mesh hold copies of the group
 CPU_DEVICES = 4
 _COUNT_FLAG = "--xla_force_host_platform_device_count"
 REAL, SHARED, CPU = "one GPU per rank", "ranks share a GPU", "CPU devices, smoke sizes"
@@ -21,7 +22,7 @@ REAL, SHARED, CPU = "one GPU per rank", "ranks share a GPU", "CPU devices, smoke
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """``label`` is REAL, SHARED or CPU (with what its times are worth); ``mesh`` has axis "tp"."""
+    """``label`` is REAL, SHARED or CPU (with what its times are worth); ``mesh`` has `AXIS`."""
 
     mesh: jax.sharding.Mesh
     label: str
@@ -29,8 +30,13 @@ class Group:
 
     @property
     def world(self) -> int:
-        """Number of ranks, W."""
-        return int(self.mesh.devices.size)
+        """Number of ranks of one op, W."""
+        return int(self.mesh.shape[AXIS])
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every axis of the mesh; what is sharded over all of them differs on every device."""
+        return tuple(self.mesh.axis_names)
 
     @property
     def on_gpu(self) -> bool:
@@ -43,7 +49,14 @@ class GroupError(Exception):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags of the group, for one process per GPU."""
+    """Flags of the group: the mesh, and one process per GPU."""
+    parser.add_argument(
+        "--mesh",
+        type=parse_mesh,
+        metavar="A=N,B=N",
+        help=f"axes of the mesh; the ops run over {AXIS} in every group at once: dp=2,{AXIS}=4, or "
+        f"{AXIS}=4,dp=2 for groups of devices that are not neighbours (default all {AXIS})",
+    )
     flags = parser.add_argument_group(
         "one process per GPU", "every process runs the same command; process 0 prints"
     )
@@ -56,6 +69,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flags.add_argument(
         "--distributed", action="store_true", help="let jax.distributed ask SLURM or MPI instead"
     )
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """Axis sizes in order. Raises argparse's error for anything else."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = part.partition("=")
+        if not name.isidentifier() or name in sizes or not size.isdecimal() or int(size) < 1:
+            raise argparse.ArgumentTypeError(f"{part!r} is no axis with a size, such as {AXIS}=4")
+        sizes[name] = int(size)
+    if sizes.get(AXIS, 0) < 2:
+        raise argparse.ArgumentTypeError(f"the ops run over {AXIS}: give it two ranks or more")
+    return sizes
 
 
 def complaint(options: argparse.Namespace) -> str | None:
@@ -106,13 +132,22 @@ def join(options: argparse.Namespace) -> Group:
             f"JAX has one device ({devices[0].device_kind}), and one rank has no peer to talk to. "
             "Run on two or more GPUs, or JAX_PLATFORMS=cpu for a smoke run on CPU devices"
         )
-    mesh = jax.sharding.Mesh(np.asarray(devices), ("tp",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = _mesh(devices, options.mesh or {AXIS: len(devices)})
     if platform == "cpu":
         note = "times say nothing about GPUs; E is left blank"
         return Group(mesh, CPU, note)
     if _shared():
         return Group(mesh, SHARED, "they take turns, so times say nothing; E is left blank")
     return Group(mesh, REAL, "")
+
+
+def _mesh(devices: list[Any], sizes: dict[str, int]) -> jax.sharding.Mesh:
+    if np.prod([*sizes.values()]) != len(devices):
+        words = ",".join(f"{name}={size}" for name, size in sizes.items())
+        raise GroupError(f"--mesh {words} does not take {len(devices)} devices")
+    types = (jax.sharding.AxisType.Auto,) * len(sizes)
+    shaped = np.asarray(devices).reshape(tuple(sizes.values()))
+    return jax.sharding.Mesh(shaped, tuple(sizes), axis_types=types)
 
 
 def gather(values: Any) -> np.ndarray:

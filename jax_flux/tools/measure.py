@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 import jax_flux
 from jax_flux.tools import contenders, figures
 from jax_flux.tools.cases import Case
-from jax_flux.tools.contenders import AXIS, Op
+from jax_flux.tools.contenders import OPTIONS, Op
 from jax_flux.tools.group import Group, barrier, gather
 
 WRONG = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-3}  # relative Frobenius error to XLA
@@ -62,12 +62,12 @@ def operands(
     """Random normal x and w, each rank's own, stacked along axis 0; w such that x @ w is too."""
 
     def make() -> tuple[jax.Array, jax.Array]:
-        key = jax.random.fold_in(jax.random.key(0), lax.axis_index(AXIS))
+        key = jax.random.fold_in(jax.random.key(0), lax.axis_index(group.axes))
         x = jax.random.normal(key, x_shape, jnp.float32)
         w = jax.random.normal(jax.random.fold_in(key, 1), w_shape, jnp.float32)
         return x.astype(dtype), (w / x_shape[-1] ** 0.5).astype(dtype)
 
-    specs = (P(AXIS), P(AXIS))
+    specs = (P(group.axes), P(group.axes))
     made = jax.shard_map(make, mesh=group.mesh, in_specs=(), out_specs=specs, check_vma=False)
     x, w = jax.block_until_ready(jax.jit(made)())
     return x, w
@@ -88,20 +88,28 @@ def chained(op: Op, length: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
     return call
 
 
-def compiled(group: Group, op: Op, x: jax.Array, w: jax.Array, length: int) -> Program:
-    """Traces and compiles, runs nothing."""
+def compiled(
+    group: Group,
+    op: Op,
+    x: jax.Array,
+    w: jax.Array,
+    length: int,
+    options: dict[str, Any] | None = None,
+) -> Program:
+    """Traces and compiles with XLA's ``options`` of this program alone; runs nothing."""
+    spec = P(group.axes)
     fn = jax.shard_map(
         chained(op, length),
         mesh=group.mesh,
-        in_specs=(P(AXIS), P(AXIS)),
-        out_specs=(P(AXIS), P(AXIS)),
+        in_specs=(spec, spec),
+        out_specs=(spec, spec),
         check_vma=False,
     )
     with warnings.catch_warnings():
         # The row says so instead.
         warnings.simplefilter("ignore", jax_flux.errors.FallbackWarning)
         # Without the donation each call would first copy x, and the bare matmul's x is larger.
-        run = jax.jit(fn, donate_argnums=0).lower(x, w).compile()
+        run = jax.jit(fn, donate_argnums=0).lower(x, w).compile(compiler_options=options)
     return Program(run, jax.jit(jnp.copy)(x), w, length)
 
 
@@ -132,7 +140,7 @@ def ceilings(group: Group, dtype: str) -> tuple[float, float | None]:
         "gather": compiled(group, contenders.gather_only, *shard, length),
         "shift": compiled(group, contenders.shift_only, *shard, length),
     }
-    sent = shard[0].nbytes // group.world
+    sent = shard[0].nbytes // group.mesh.size
     peers = {"gather": group.world - 1, "shift": 1}
     times = interleaved(probes, PROBE_REPEATS)
     return 2 * side**3 / best, max(peers[name] * sent / min(t) for name, t in times.items())
@@ -166,7 +174,7 @@ def row(case: Case, group: Group, settings: Settings) -> dict[str, Any]:
         full = operands(group, settings.dtype, case.full_shape, (1, 1))[0]
     programs: dict[str, Program] = {}
     for name, operand, ops in _line_up(case, group, settings, entries):
-        best = _best(group, ops, operand(x, full), w, length, entries[name])
+        best = _best(group, ops, operand(x, full), w, length, entries[name], OPTIONS.get(name))
         if best is None:
             continue
         programs[name], op = best
@@ -188,8 +196,9 @@ def _line_up(
 ) -> list[Line]:
     """(name, which operand, configurations) of each contender; opens their entries."""
     lines: list[Line] = [("gemm", lambda x, full: full, [("", contenders.gemm)])]
-    if "xla" in settings.against:
-        lines.append(("xla", lambda x, full: x, [("", contenders.flux(case, "xla"))]))
+    for name in ("xla", *OPTIONS):
+        if name in settings.against:
+            lines.append((name, lambda x, full: x, [("", contenders.flux(case, "xla"))]))
     own = contenders.flux(case, settings.implementation)
     lines.append(("jax_flux", lambda x, full: x, [("", own)]))
     for name, *_ in lines:
@@ -213,6 +222,7 @@ def _best(
     w: jax.Array,
     length: int,
     entry: dict[str, Any],
+    options: dict[str, Any] | None = None,
 ) -> tuple[Program, Op] | None:
     """The fastest configuration that compiles; None with ``entry["error"]`` where none does."""
     found: list[tuple[float, str, Program, Op]] = []
@@ -220,7 +230,7 @@ def _best(
         jax_flux.stats_reset()
         program = None
         try:
-            program = compiled(group, op, x, w, length)
+            program = compiled(group, op, x, w, length, options)
         except Exception as error:  # a rival's compiler may raise anything; the table says it
             entry["error"] = _first_line(error)
         # Nobody starts a call that a peer cannot make.
@@ -251,12 +261,12 @@ def _first_line(error: Exception) -> str:
 
 def difference(group: Group, op: Op, reference: Op, arrays: tuple[jax.Array, ...]) -> float:
     """Relative Frobenius norm of op - reference over all ranks, on the measured operands."""
-    spec = (P(AXIS),) * len(arrays)
+    spec = (P(group.axes),) * len(arrays)
 
     def both(x: jax.Array, w: jax.Array) -> jax.Array:
         ours, theirs = (f(x, w).astype(jnp.float32) for f in (op, reference))
         sums = jnp.stack([jnp.sum((ours - theirs) ** 2), jnp.sum(theirs**2)])
-        return lax.psum(sums, AXIS)
+        return lax.psum(sums, group.axes)
 
     fn = jax.shard_map(both, mesh=group.mesh, in_specs=spec, out_specs=P(), check_vma=False)
     with warnings.catch_warnings():

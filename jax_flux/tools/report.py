@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,36 +24,56 @@ COLUMNS = (
     "E",
     "of limit",
 )
-PALLAS = "pallas (exposed)"
-COLOURS = {"gemm": "#8a97a6", "xla": "#d9822b", "jax_flux": "#1f8a70", "pallas": "#7a5bb5"}
+RIVALS = ("xla-lhs", "pallas")  # each has a column where it was asked for
+GOALS = "goals met"
+COLOURS = {
+    "gemm": "#8a97a6",
+    "xla": "#d9822b",
+    "xla-lhs": "#b85c38",
+    "pallas": "#7a5bb5",
+    "jax_flux": "#1f8a70",
+}
 
 
 def columns(record: Record) -> tuple[str, ...]:
-    """The table's head; Pallas has a column where it was asked for."""
-    if "pallas" not in record["settings"]["against"]:
-        return COLUMNS
-    return (*COLUMNS[:3], PALLAS, *COLUMNS[3:])
+    """The table's head; the goals have a column where rows were judged."""
+    rivals = tuple(f"{name} (exposed)" for name in rivals_of(record))
+    goals = (GOALS,) if any("goals" in row for row in record["rows"]) else ()
+    return (*COLUMNS[:3], *rivals, *COLUMNS[3:], *goals)
 
 
-def cells(row: Record, with_pallas: bool) -> tuple[str, ...]:
+def rivals_of(record: Record) -> list[str]:
+    """Contenders besides XLA that the run was asked to measure."""
+    return [name for name in RIVALS if name in record["settings"]["against"]]
+
+
+def goals_met(row: Record) -> str:
+    """Such as "2/2", or "1/2: E >= 0.95 missed"; "-" where nothing was judged."""
+    judged = [goal for goal in row.get("goals", ()) if goal["met"] is not None]
+    missed = ", ".join(goal["goal"] for goal in judged if not goal["met"])
+    if not judged:
+        return "-"
+    text = f"{sum(goal['met'] for goal in judged)}/{len(judged)}"
+    return f"{text}: {missed} missed" if missed else text
+
+
+def cells(row: Record, record: Record) -> tuple[str, ...]:
     """One measured row in words; times in us."""
     entries = row["implementations"]
+    head = columns(record)
     if "skipped" in row:
-        blanks = ("-",) * (len(COLUMNS) - 2 + with_pallas)
-        return (row["name"], "skipped", *blanks)
+        return (row["name"], "skipped", *("-",) * (len(head) - 2))
     ours = entries.get("jax_flux", {})
-    others = [_time(entries.get("xla"))]
-    if with_pallas:
-        others.append(_time(entries.get("pallas")))
     return (
         row["name"],
         _time(entries.get("gemm")),
-        *others,
+        *(_time(entries.get(name)) for name in ("xla", *rivals_of(record))),
         _time(ours),
         "WRONG RESULT" if ours.get("wrong") else str(ours.get("ran", "-")),
         _number(ours.get("speed_up"), "{:.2f}"),
         _number(ours.get("E"), "{:.2f}"),
         _number(ours.get("fraction_of_limit"), "{:.0%}"),
+        *((goals_met(row),) if GOALS in head else ()),
     )
 
 
@@ -70,7 +91,12 @@ def _number(value: float | None, form: str) -> str:
 def heading(record: Record) -> str:
     """Machine, group and what its times are worth."""
     group, machine = record["group"], record["machine"]
-    text = f"{group['world']} x {machine['device_kind']}, {record['settings']['dtype']}, us per op"
+    axes = group.get("mesh", {})
+    mesh = (
+        ", mesh " + " x ".join(f"{n} {size}" for n, size in axes.items()) if len(axes) > 1 else ""
+    )
+    devices = math.prod(axes.values()) if axes else group["world"]
+    text = f"{devices} x {machine['device_kind']}{mesh}, {record['settings']['dtype']}, us per op"
     return f"{text} ({group['label']}{': ' + group['note'] if group['note'] else ''})"
 
 
@@ -109,8 +135,7 @@ def footnotes(record: Record) -> list[str]:
 def as_text(record: Record) -> str:
     """The table without colours."""
     head = columns(record)
-    with_pallas = PALLAS in head
-    body = [cells(row, with_pallas) for row in record["rows"]]
+    body = [cells(row, record) for row in record["rows"]]
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
     lines = [heading(record), ""]
     for name, *rest in (head, *body):
@@ -134,7 +159,7 @@ def show_rich(record: Record) -> None:
         speed = ours.get("speed_up")
         won = ours.get("ran") == "fused" and speed is not None and speed > 1.02
         style = "red" if ours.get("wrong") else "green" if won else ""
-        table.add_row(*(Text(cell) for cell in cells(row, PALLAS in head)), style=style)
+        table.add_row(*(Text(cell) for cell in cells(row, record)), style=style)
     console = Console()
     console.print(table)
     for line in footnotes(record):
@@ -142,8 +167,10 @@ def show_rich(record: Record) -> None:
 
 
 def write_json(record: Record, path: pathlib.Path) -> None:
-    """The whole record, every repetition included."""
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    """The whole record, every repetition included; never half of it, whenever it is killed."""
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -184,7 +211,8 @@ def draw(record: Record, path: pathlib.Path) -> None:
     from matplotlib.patches import Patch
 
     drawn = bars(record["rows"])
-    names = list(dict.fromkeys(name for _, name, *_ in drawn))
+    found = {name for _, name, *_ in drawn}
+    names = [name for name in COLOURS if name in found]
     rows = list(dict.fromkeys(name for name, *_ in drawn))
     figure, axes = plt.subplots(
         figsize=(min(18.0, max(8.0, 0.9 * len(rows) + 4)), 6), layout="constrained"

@@ -38,10 +38,32 @@ def test_rows_have_distinct_names_and_known_ops():
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
 def test_row_divides_over_the_usual_worlds(case):
-    for world in (2, 4, 8):
+    for world in cases.WORLDS:
         assert case.obstacle(world) is None
     assert case.n % 8 == case.k % 8 == 0
-    assert case.kind in case.tags and len(case.tags) == 2
+    assert case.kind in case.tags and len(case.tags) >= 2
+
+
+@pytest.mark.parametrize(
+    ("term", "names"),
+    [
+        ("pallas+w8", ["ag-8192x4096x4096"]),
+        ("triton+w4", ["rs-4096x4096x2048", "rs-8192x8192x7392"]),
+        ("squares+w2", ["ag-16384x8192x16384", "rs-16384x16384x8192"]),
+        ("tp8+rs", [f"rs-{m}x12288x6144" for m in (1024, 2048, 4096, 8192, 64, 512)]),
+    ],
+)
+def test_rows_that_others_quote_are_tagged(term, names):
+    assert [case.name for case in cases.select(term)] == names
+
+
+@pytest.mark.parametrize("world", cases.WORLDS)
+def test_rows_of_others_have_their_global_sizes(world):
+    (pallas,) = cases.select(f"pallas+w{world}")
+    assert (pallas.x_shape(world), pallas.w_shape) == ((1024, 4096), (4096, 4096))
+    assert [c.k * world for c in cases.select(f"triton+w{world}")] == [8192, 29568]
+    ag, rs = cases.select(f"squares+w{world}")
+    assert ag.n * world == ag.m == ag.k == rs.k * world == rs.n == rs.m == 16384
 
 
 def test_rows_of_the_front_page_are_there():
@@ -138,12 +160,15 @@ def test_pallas_says_why_it_does_not_run():
     ("flags", "words"),
     [
         (["--rows", "nothing"], "'nothing' names no row"),
-        (["--against", "torch"], "--against names 'torch'; it takes xla, pallas"),
+        (["--against", "torch"], "--against names 'torch'; it takes xla, xla-lhs, pallas"),
         (["--against", ""], "names nothing"),
         (["--repeats", "3"], "a median wants 7 or more"),
         (["--dtype", "int8"], "int8"),
         (["--json", "/no/such/folder/f.json"], "a folder that exists"),
         (["--plot", "bars.pdf"], "end the name in .png"),
+        (["--mesh", "dp=2"], "run over tp"),
+        (["--mesh", "dp=2,tp"], "'tp' is no axis with a size"),
+        (["--mesh", "tp=2,tp=2"], "is no axis"),
         (["--processes", "2"], "belong together"),
         (["--gpu", "0"], "one process takes all GPUs"),
         (["--coordinator", "a:1", "--processes", "2", "--process", "2"], "not in 0 .. 1"),
@@ -165,7 +190,7 @@ def test_missing_matplotlib_is_said_before_measuring(monkeypatch, capsys):
 
 def test_one_device_has_no_peer(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
-    options = argparse.Namespace(coordinator=None, distributed=False, gpu=None)
+    options = argparse.Namespace(coordinator=None, distributed=False, gpu=None, mesh=None)
     with pytest.raises(group.GroupError, match="no peer"):
         group.join(options)
 
@@ -173,7 +198,8 @@ def test_one_device_has_no_peer(monkeypatch):
 @pytest.mark.timeout(180)
 def test_smoke_run_writes_table_record_and_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="needs matplotlib")
-    flags = ("--against", "xla,pallas", "--json", tmp_path / "b.json", "--plot", tmp_path / "b.png")
+    files = ("--json", tmp_path / "b.json", "--plot", tmp_path / "b.png")
+    flags = ("--against", "xla,xla-lhs,pallas", *files)
     done = subprocess.run(
         [*COMMAND, *map(str, flags)], env=ENV, capture_output=True, text=True, timeout=150
     )
@@ -183,14 +209,53 @@ def test_smoke_run_writes_table_record_and_picture(tmp_path):
     record = json.loads((tmp_path / "b.json").read_text())
     assert record["versions"]["jax_flux"] == jax_flux.__version__
     assert record["group"]["world"] == group.CPU_DEVICES
+    assert record["stopped"] is None and "goals" not in record["rows"][0]
+    assert list(record["settings"]["options"]) == ["xla-lhs"]
     assert [row["op"] for row in record["rows"]] == list(cases.OPS.values())
     for row in record["rows"]:
         entries = row["implementations"]
-        for name in ("gemm", "xla", "jax_flux"):
+        for name in ("gemm", "xla", "xla-lhs", "jax_flux"):
             assert len(entries[name]["samples_s"]) == record["settings"]["repeats"]
             assert entries[name]["median_s"] > 0
         assert entries["jax_flux"]["ran"] == "xla" and "E" not in entries["jax_flux"]
         assert entries["jax_flux"]["error_to_xla"] < 1e-2
+
+
+@pytest.mark.parametrize("sizes", [{"dp": 2, "tp": 4}, {"tp": 4, "dp": 2}])
+def test_groups_of_a_larger_mesh_measure_at_once(sizes):
+    """A group has its own W ranks and data; the second mesh's groups are not neighbours."""
+    mesh = programs.make_mesh(tuple(sizes.values()), tuple(sizes))
+    ranks = group.Group(mesh, group.CPU, "smoke")
+    settings = measure.Settings("float32", 7, ("xla",), None)
+    assert ranks.world == 4
+    row = measure.row(cases.select("smoke+ag")[0], ranks, settings)
+    entry = row["implementations"]["jax_flux"]
+    assert row["world"] == 4 and len(entry["samples_s"]) == 7
+    assert entry["error_to_xla"] < 1e-5 and not entry["wrong"]
+    x, _ = measure.operands(ranks, "float32", (8, 8), (8, 8))
+    assert x.shape == (64, 8) and len(set(map(float, x[::8, 0]))) == 8
+
+
+def test_a_mesh_that_does_not_fit_is_refused_in_words(monkeypatch, capsys):
+    assert bench.main(["--mesh", "dp=3,tp=5"]) == 1
+    assert "--mesh dp=3,tp=5 does not take 8 devices" in capsys.readouterr().err
+
+
+def test_what_was_measured_is_kept_when_a_run_is_killed(monkeypatch, tmp_path):
+    """The record on disk after each row is whole, and says that it is not finished."""
+    seen = []
+    measured = measure.row
+
+    def row(case, *rest):
+        if (tmp_path / "b.json").exists():
+            seen.append(json.loads((tmp_path / "b.json").read_text()))
+        return measured(case, *rest)
+
+    monkeypatch.setattr(measure, "row", row)
+    assert bench.main(["--rows", "smoke", "--plain", "--json", str(tmp_path / "b.json")]) == 0
+    assert [len(record["rows"]) for record in seen] == [1, 2]
+    assert all(record["stopped"] == "not finished" for record in seen)
+    assert [f.name for f in tmp_path.iterdir()] == ["b.json"]
 
 
 @pytest.mark.timeout(180)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from jax_flux.tools import bench, cases, figures, group, measure, report
+from jax_flux.tools import bench, cases, figures, group, measure, report, targets
 from tests.cpu import programs
 
 
@@ -95,6 +95,80 @@ def test_chain_is_longer_for_shorter_ops_and_bounded():
     assert figures.chain_length(long, 2, 2, small=True) == 2
 
 
+# ---- goals ---------------------------------------------------------------------------------------
+
+
+def _judged(name="ag-2048x6144x12288", world=2, bound="gemm", limit=1.0, **entry):
+    m = int(name.split("-")[1].split("x")[0])
+    entries = {
+        "gemm": {"median_s": 400e-6},
+        "xla": {"median_s": 500e-6},
+        "xla-lhs": {"median_s": 480e-6},
+        "jax_flux": dict(ran="fused", median_s=410e-6) | entry,
+    }
+    row = dict(name=name, m=m, world=world, bound=bound, limit_s=limit, implementations=entries)
+    return {v.goal: (v.met, v.value) for v in targets.judge(row)}
+
+
+def test_goals_of_a_gather_on_two_ranks():
+    assert _judged(E=0.96) == {
+        "speed >= 1 x XLA": (True, pytest.approx(480 / 410)),
+        "E >= 0.95": (True, 0.96),
+    }
+    assert _judged(E=0.94)["E >= 0.95"] == (False, 0.94)
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "goal"),
+    [
+        ("ag-1024x8x8", 2, "E >= 0.85"),
+        ("rs-1024x8x8", 2, "E >= 0.8"),
+        ("rs-8192x8x8", 2, "E >= 0.93"),
+        ("ag-1024x8x8", 8, "E >= 0.7"),
+        ("ag-4096x8x8", 4, "E >= 0.9"),
+        ("rs-4096x8x8", 8, "E >= 0.85"),
+        ("ag-256x8x8", 2, "speed >= 1.15 x XLA"),
+        ("ag-4096x4096x4096", 4, "time <= 187 us"),
+        ("ag-8192x4096x4096", 8, "time <= 375 us"),
+        ("rs-8192x8192x3696", 8, "time <= 720 us"),
+    ],
+)
+def test_goal_of_a_row(name, world, goal):
+    assert goal in _judged(name, world, E=0.5)
+
+
+def test_faster_than_both_of_xlas_programs_or_missed():
+    assert _judged(median_s=490e-6, E=0.1)["speed >= 1 x XLA"][0] is False
+
+
+def test_a_row_that_the_link_limits_is_judged_by_the_link():
+    goals = _judged(bound="link", limit=400e-6)
+    assert goals["time <= 1.08 x link"] == (True, pytest.approx(410 / 400))
+    assert not any(goal.startswith("E") for goal in goals)
+
+
+def test_an_op_that_took_xla_is_no_slower_but_hides_nothing():
+    goals = _judged(ran="xla", median_s=505e-6)
+    assert goals["speed >= 1 x XLA"] == (True, 1.0)
+    assert goals["E >= 0.95"] == (False, 0.0)
+
+
+def test_a_wrong_result_meets_no_goal():
+    assert {met for met, _ in _judged(wrong=True, E=0.99).values()} == {False}
+
+
+def test_real_rows_are_judged_and_shared_ones_are_not():
+    row = _row(gemm=100, xla=180, jax_flux=104) | dict(name="ag-2048x8x8", m=2048, world=2)
+    row["implementations"]["jax_flux"]["ran"] = "fused"
+    bench._finished([row], 2e13, 1e11, False)
+    assert "goals" not in row
+    bench._finished([row], 2e13, 1e11, True)
+    assert report.goals_met(row) == "2/2"
+    assert "goals met" in report.as_text(_record([row], against=("xla",)))
+    row["goals"][1]["met"] = False
+    assert report.goals_met(row) == "1/2: E >= 0.95 missed"
+
+
 # ---- report --------------------------------------------------------------------------------------
 
 
@@ -131,6 +205,19 @@ def test_table_has_losses_plans_and_reasons():
     ]
     assert "ag-row: pallas did not run: no tile fits" in text
     assert "ran ag_128x192, expected 120.0 us" in text
+
+
+def test_table_has_a_column_for_xlas_scheduler_where_it_ran():
+    row = _row(gemm=100, xla=180, jax_flux=110)
+    row["implementations"]["xla-lhs"] = {"samples_s": [170e-6] * 7}
+    record = _record([row], against=("xla", "xla-lhs", "pallas"))
+    assert report.columns(record)[2:5] == (
+        "xla (exposed)",
+        "xla-lhs (exposed)",
+        "pallas (exposed)",
+    )
+    assert report.cells(row, record)[3:6] == ("170.0 (70.0)", "-", "110.0 (10.0)")
+    assert "E" not in row["implementations"]["xla-lhs"]
 
 
 def test_table_marks_a_wrong_result_and_a_skipped_row():
@@ -190,6 +277,8 @@ def test_what_was_measured_survives_a_failure(monkeypatch):
     monkeypatch.setattr(measure, "ceilings", lambda *_: (2e13, 1e11))
     settings = measure.Settings("bfloat16", 7, ("xla",), None)
     two = cases.select("smoke")[:2]
-    found, ceilings, stopped = bench._measure(two, _cpu_group(), settings, lambda _: None)
+    found, ceilings, stopped = bench._measure(
+        two, _cpu_group(), settings, lambda _: None, lambda *_: None
+    )
     assert len(found) == 1 and ceilings["peak_flops"] == 2e13
     assert stopped == f"{two[1].name}: RuntimeError: a rank is missing"
