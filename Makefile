@@ -66,7 +66,7 @@ wheel: native env-wheel ## make dist/jax_flux-*.whl with the native library
 # --- testing
 
 .PHONY: test
-test: lint types build-all test-cc ## everything that CI runs
+test: lint types build-all docs test-cc ## everything that CI runs
 ifneq ($(HAS_GPU),)
 	$(MAKE) test-gpu
 	JAX_PLATFORMS=cpu $(PYTEST) tests --ignore=tests/gpu
@@ -89,6 +89,13 @@ format: env-dev ## rewrite the sources in the house format
 .PHONY: types
 types: env-dev ## mypy
 	$(PY) -m mypy
+
+# What Sphinx remembers of a failed build goes, or the next one would not see the same warnings.
+.PHONY: docs
+docs: env-docs ## pages and API reference as HTML, warnings are errors: build/docs/html/index.html
+	@$(PY) -m sphinx --quiet --fail-on-warning -c docs/site -d build/docs/doctrees . build/docs/html \
+		|| { rm -rf build/docs/doctrees; exit 1; }
+	@echo "build/docs/html/index.html"
 
 .PHONY: test-cpu
 test-cpu: env-test ## Python tests that need no GPU
@@ -121,7 +128,7 @@ clean: ## remove everything that make has made
 CLANG_FORMAT = $(if $(filter 1,$(OFFLINE)),clang-format,.venv/bin/clang-format)
 
 # Each says which lock files .venv needs, then what an interpreter taken as it is must have.
-.PHONY: env-run env-wheel env-demo env-test env-build env-dev
+.PHONY: env-run env-wheel env-demo env-test env-build env-dev env-docs
 env-run:
 	$(call need,$(FLAVOUR),jax jaxlib)
 env-wheel:
@@ -134,3 +141,5 @@ env-build:
 	$(call need,$(FLAVOUR) build,build)
 env-dev:
 	$(call need,$(FLAVOUR) build dev,cpu build dev)
+env-docs:
+	$(call need,$(FLAVOUR) build dev docs,cpu dev docs)

@@ -181,7 +181,7 @@ def matmul_rs(
 
     Raises:
       AxisError, ShapeError, OptionError, ImplementationError, ForwardModeError: as `ag_matmul`;
-      also ShapeError where W does not divide the rows.
+        also ShapeError where W does not divide the rows.
 
     Notes:
       Reverse mode: dx is one ag_matmul, dw XLA's dot on the gathered cotangent.

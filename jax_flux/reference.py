@@ -4,7 +4,7 @@
 
 Each function is what a user would write by hand: the dot in the operands' dtype with f32
 accumulation, then (or before it) the lax collective in the output dtype. They differentiate in
-both modes and validate nothing: `jax_flux.ops` does. The ``*_canonical`` twins take the folded
+both modes and validate nothing: ``jax_flux.ops`` does. The ``*_canonical`` twins take the folded
 shapes of the primitives: x[b, m, k] (ag) or x[b, W, m, k] (rs).
 """
 

@@ -144,8 +144,9 @@ class ColumnParallelLinear(AffineModule):
     ``jax.shard_map``: [..., s/W, d] -> [..., s, features/W].
 
     Attributes:
-      features, use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as
-        in ``nn.Dense``. ``precision`` is one precision for both operands.
+      features, use_bias, dtype, param_dtype, kernel_init, bias_init, promote_dtype: as in
+        ``nn.Dense``.
+      precision: as in ``nn.Dense``, but one precision for both operands.
       mesh, axis, sequence_parallel, implementation, batch_axes: as in
         `jax_flux.nnx.ColumnParallelLinear`. ``init`` needs no mesh.
 
@@ -188,8 +189,9 @@ class RowParallelLinear(AffineModule):
     ``jax.shard_map``: [..., s, d/W] -> [..., s/W, features].
 
     Attributes:
-      features, use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as
-        in ``nn.Dense``. ``precision`` is one precision for both operands.
+      features, use_bias, dtype, param_dtype, kernel_init, bias_init, promote_dtype: as in
+        ``nn.Dense``.
+      precision: as in ``nn.Dense``, but one precision for both operands.
       mesh, axis, implementation, batch_axes: as in `jax_flux.nnx.ColumnParallelLinear`.
       sequence_parallel: False: every rank gets the whole sum, ``psum(x @ kernel)``.
 

@@ -151,8 +151,10 @@ class ColumnParallelLinear(_Linear):
     Inside ``jax.shard_map``: [..., s/W, in_features] -> [..., s, out_features/W].
 
     Args:
-      in_features, out_features, use_bias, dtype, param_dtype, precision, kernel_init, bias_init,
-        promote_dtype, rngs: as in ``nnx.Linear``. ``precision`` is one precision for both operands.
+      in_features, out_features, use_bias, dtype, param_dtype, kernel_init, bias_init: as in
+        ``nnx.Linear``.
+      promote_dtype, rngs: as in ``nnx.Linear``.
+      precision: as in ``nnx.Linear``, but one precision for both operands.
       mesh: the mesh, for global arrays; None takes the one of ``jax.set_mesh``. With a mesh the
         parameters are made on it, sharded.
       axis: the tensor-parallel mesh axis, or a tuple of them.
@@ -201,8 +203,10 @@ class RowParallelLinear(_Linear):
     Inside ``jax.shard_map``: [..., s, in_features/W] -> [..., s/W, out_features].
 
     Args:
-      in_features, out_features, use_bias, dtype, param_dtype, precision, kernel_init, bias_init,
-        promote_dtype, rngs: as in ``nnx.Linear``. ``precision`` is one precision for both operands.
+      in_features, out_features, use_bias, dtype, param_dtype, kernel_init, bias_init: as in
+        ``nnx.Linear``.
+      promote_dtype, rngs: as in ``nnx.Linear``.
+      precision: as in ``nnx.Linear``, but one precision for both operands.
       mesh, axis, implementation, batch_axes: as in `ColumnParallelLinear`.
       sequence_parallel: False: every rank gets the whole sum, ``psum(x @ kernel)``.
 

@@ -9,7 +9,7 @@ set -eu
 uv=$1
 shift
 cd "$(dirname "$0")/../../requirements"
-for name in cpu build dev cuda13; do
+for name in cpu build dev docs cuda13; do
   echo "locking $name"
   "$uv" pip compile --quiet --universal --python-version 3.12 --generate-hashes --no-strip-extras \
     --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
