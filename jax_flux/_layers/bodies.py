@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_flux import _calls, _checks, errors, ops, reference
+from jax_flux._layers import cache
 from jax_flux._layers.place import Kind, Place
 
 Affine = tuple[jax.Array, jax.Array | None]  # kernel, bias
@@ -90,20 +91,23 @@ def attention(
     out: Affine,
     mask: jax.Array | None,
     positions: jax.Array | None,
+    kv_cache: cache.Cache | None,
     *,
     is_causal: bool,
     rope_base: float | None,
     attention_implementation: Any,
-) -> jax.Array:
-    """Self-attention over this rank's heads.
+) -> tuple[jax.Array, cache.Cache | None]:
+    """Self-attention over this rank's heads; also the cache with this call's keys and values.
 
     Args:
       place: of the call.
       x: [b, s/W, d], or without b.
       qkv: kernels [d, heads/W, h] and biases [heads/W, h]; fewer heads for k and v (GQA).
       out: kernel [heads/W, h, d], bias [d].
-      mask: bool [b or 1, heads/W or 1, s, s], True where a query may look.
-      positions: int [s] or [b, s], for the rotation; None counts from 0.
+      mask: bool [b or 1, heads/W or 1, s, s], True where a query may look; with a cache the keys
+        are all of its max_length.
+      positions: int [s] or [b, s], for the rotation; None counts from 0, or from the cache's index.
+      kv_cache: keys and values of earlier calls, which causal queries see too; None: no cache.
       is_causal: a query sees no later key.
       rope_base: base of the rotary frequencies; None does not rotate.
       attention_implementation: of ``jax.nn.dot_product_attention``.
@@ -114,14 +118,22 @@ def attention(
         for kernel, bias in qkv
     )
     q, k, v = (y.reshape(*y.shape[:-1], -1, head_dim) for y in column(place, x, flat))
+    if kv_cache is not None and positions is None:
+        positions = kv_cache[2] + jnp.arange(q.shape[-3])
     if rope_base is not None:
         q, k = rotary(q, positions, rope_base), rotary(k, positions, rope_base)
+    if kv_cache is not None:
+        mask = cache.visible(kv_cache[2], q.shape[-3], kv_cache[0].shape[-3], mask)
+        kv_cache, is_causal = cache.extend(kv_cache, k, v), False
+        k, v = kv_cache[0].astype(q.dtype), kv_cache[1].astype(q.dtype)
     y = jax.nn.dot_product_attention(
         q, k, v, mask=mask, is_causal=is_causal, implementation=attention_implementation
     )
+    if kv_cache is not None:  # a full cache has overwritten itself: say so in the result
+        y = jnp.where(kv_cache[2] <= k.shape[-3], y, jnp.nan)
     kernel, bias = out
     kernel = kernel.reshape(-1, kernel.shape[-1])
-    return row(place, y.reshape(*y.shape[:-2], -1), (kernel, bias))
+    return row(place, y.reshape(*y.shape[:-2], -1), (kernel, bias)), kv_cache
 
 
 def rotary(x: jax.Array, positions: jax.Array | None, base: float) -> jax.Array:

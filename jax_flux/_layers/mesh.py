@@ -47,20 +47,24 @@ def on_mesh(
 
 def _fit(place: Place, a: jax.Array, spec: P) -> jax.Array:
     """Checks that ``a`` splits by ``spec``; on Explicit meshes reshards it where it must."""
+    check_split(place, f"an operand is {_checks.shown(a)}", a.shape, spec)
+    if not is_explicit(place.mesh):
+        return a
+    return jax.sharding.reshard(a, NamedSharding(place.mesh, spec))
+
+
+def check_split(place: Place, given: str, shape: tuple[int, ...], spec: P) -> None:
+    """Refuses a global shape whose dimensions do not split over their mesh axes."""
     for dim, entry in enumerate(spec):
         axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
         parts = math.prod(place.mesh.shape[n] for n in axes)
-        if a.shape[dim] % parts:
+        if shape[dim] % parts:
             raise errors.ShapeError(
                 errors.message(
                     place.parallel.layer,
-                    f"an operand is {_checks.shown(a)}, sharded by {spec} on mesh "
-                    f"{dict(place.mesh.shape)}",
-                    f"Dimension {dim} of size {a.shape[dim]} does not split into {parts} parts",
+                    f"{given}, sharded by {spec} on mesh {dict(place.mesh.shape)}",
+                    f"Dimension {dim} of size {shape[dim]} does not split into {parts} parts",
                     "Pad it; or pass batch_axes=() for a batch that is not sharded, "
                     "sequence_parallel=False for a sequence that is not",
                 )
             )
-    if not is_explicit(place.mesh):
-        return a
-    return jax.sharding.reshard(a, NamedSharding(place.mesh, spec))

@@ -125,6 +125,13 @@ class Place:
             given = tuple(n for n in self.mesh.axis_names if n not in self.names)
         return given or None
 
+    def batch_axes(self) -> Any:
+        """Entry of the batch of an array that is made before any input is seen; None: whole."""
+        given, mesh = self.parallel.batch_axes, self.parallel.known_mesh()
+        if given is None and mesh is not None:
+            given = tuple(n for n in mesh.axis_names if n not in self.names)
+        return given or None
+
     def rows(self, x: Any) -> P:
         """The residual stream x[..., s, d]: s over the axis where sequence-parallel."""
         if self.kind is not Kind.GLOBAL:
@@ -189,15 +196,19 @@ class Parallel:
             object.__setattr__(self, "axis", tuple(self.axis))
         object.__setattr__(self, "precision", precision_name(self.layer, self.precision))
 
-    def place(self, initialising: bool = False) -> Place:
+    def place(self, sequence_parallel: bool | None = None, *, initialising: bool = False) -> Place:
         """Local shards where the axis is bound, else global arrays on a mesh.
 
         Args:
+          sequence_parallel: of this call; None: the layer's own.
           initialising: parameters are being made, so that no mesh is needed and none is used.
 
         Raises:
           AxisError: no mesh is known, it lacks the axis, or some but not all of it is manual.
         """
+        if sequence_parallel not in (None, self.sequence_parallel):
+            called = dataclasses.replace(self, sequence_parallel=sequence_parallel)
+            return called.place(initialising=initialising)
         names = _topology.canonical_names(self.layer, self.axis)
         bound = _compat.axis_env_sizes()
         if any(name in bound for name in names):

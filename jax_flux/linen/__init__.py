@@ -17,7 +17,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from jax_flux._layers.loss import vocab_parallel_cross_entropy
-from jax_flux.linen._blocks import ParallelMLP, ParallelSelfAttention
+from jax_flux.linen._attention import ParallelSelfAttention
+from jax_flux.linen._blocks import ParallelMLP
 from jax_flux.linen._embed import VocabParallelEmbed
 from jax_flux.linen._linear import ColumnParallelLinear, RowParallelLinear
 

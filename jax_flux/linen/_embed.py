@@ -56,9 +56,9 @@ class VocabParallelEmbed(ParallelModule):
     def _table_spec(self) -> P:
         return P(*self._weight().spec)
 
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Embeds ids [..., s], integers."""
-        place: Place = self.place()
+    def __call__(self, inputs: jax.Array, *, sequence_parallel: bool | None = None) -> jax.Array:
+        """Embeds ids [..., s], integers; ``sequence_parallel`` overrides the layer's."""
+        place: Place = self.place(sequence_parallel)
         inputs = check_ids(place, inputs)
         (table,) = self.promote_dtype(self.embedding, dtype=self.dtype, inexact=False)
         result: jax.Array = on_mesh(
@@ -70,16 +70,17 @@ class VocabParallelEmbed(ParallelModule):
         )
         return result
 
-    def attend(self, query: jax.Array) -> jax.Array:
+    def attend(self, query: jax.Array, *, sequence_parallel: bool | None = None) -> jax.Array:
         """Computes ``all_gather(query) @ embedding.T``: logits over this rank's vocabulary.
 
         Args:
           query: [..., s, features], s sharded over ``axis`` where sequence-parallel.
+          sequence_parallel: of this call; None: the layer's own.
 
         Returns:
           [..., s, num_embeddings], the last sharded over ``axis``.
         """
-        place: Place = self.place()
+        place: Place = self.place(sequence_parallel)
         query, table = self.promote_dtype(query, self.embedding, dtype=self.dtype)
         result: jax.Array = on_mesh(
             place,

@@ -35,7 +35,7 @@ class ParallelModule(nn.Module, kw_only=True):
     implementation: str | None = None
     batch_axes: tuple[str, ...] | None = None
 
-    def place(self) -> Place:
+    def place(self, sequence_parallel: bool | None = None) -> Place:
         """Where this call stands; while parameters are made no mesh is needed."""
         parallel = Parallel(
             type(self).__name__,
@@ -46,7 +46,7 @@ class ParallelModule(nn.Module, kw_only=True):
             self.batch_axes,
             self.precision,
         )
-        return parallel.place(initialising=self.is_initializing())
+        return parallel.place(sequence_parallel, initialising=self.is_initializing())
 
 
 def read_param(
@@ -57,19 +57,20 @@ def read_param(
     Inside shard_map it is this rank's shard, of the same values as anywhere else.
     """
     if module.has_variable("params", name):
-        place.check(name, meta.unbox(_bare(module.get_variable("params", name))), weight)
+        place.check(name, meta.unbox(bare(module.get_variable("params", name))), weight)
 
     def make(key: jax.Array) -> Any:
         value = init(key, weight.flat, dtype)
         if isinstance(value, meta.AxisMetadata):  # the user's own partitioning
-            return value.replace_boxed(place.own(_bare(value), weight))
+            return value.replace_boxed(place.own(bare(value), weight))
         return nn.Partitioned(place.own(value, weight), names=weight.spec)
 
     # The layer's shard_map asks for the sharding: a constraint here would fail inside the user's.
-    return _bare(module.param(name, make, unbox=False))
+    return bare(module.param(name, make, unbox=False))
 
 
-def _bare(value: Any) -> Any:
+def bare(value: Any) -> Any:
+    """A boxed value's array, without the constraint that unboxing applies."""
     while isinstance(value, meta.AxisMetadata):
         plain = isinstance(value, meta.Partitioned)
         value = value.unbox(apply_constraint=False) if plain else value.unbox()  # type: ignore[call-arg]
@@ -169,8 +170,9 @@ class ColumnParallelLinear(AffineModule):
     features: int
 
     @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        place = self.place()
+    def __call__(self, inputs: jax.Array, *, sequence_parallel: bool | None = None) -> jax.Array:
+        """The product; ``sequence_parallel`` overrides the layer's for this call."""
+        place = self.place(sequence_parallel)
         place.divide("features", self.features)
         table = weights.column_weights(inputs.shape[-1], self.features, self.axis)
         x, affine = self.read(None, table, place, inputs)
@@ -202,8 +204,9 @@ class RowParallelLinear(AffineModule):
     features: int
 
     @nn.compact
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        place = self.place()
+    def __call__(self, inputs: jax.Array, *, sequence_parallel: bool | None = None) -> jax.Array:
+        """The product; ``sequence_parallel`` overrides the layer's for this call."""
+        place = self.place(sequence_parallel)
         width = _width(place, inputs, sharded=True)
         place.divide("the input's last dimension", width)
         table = weights.row_weights(width, self.features, self.axis)

@@ -1,6 +1,6 @@
 # Copyright 2026 The jax_flux Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""MLP and self-attention: one gather in, one scatter out. Route: _linear.py makes the weights."""
+"""The MLP: one gather in, one scatter out. Route: _linear.py makes the weights."""
 
 from __future__ import annotations
 
@@ -103,8 +103,9 @@ class ParallelMLP(nnx.Module):
         if place:
             place.divide("hidden_features", self.hidden_features)
 
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        place = self.parallel.place()
+    def __call__(self, inputs: jax.Array, *, sequence_parallel: bool | None = None) -> jax.Array:
+        """The MLP of x; ``sequence_parallel`` overrides the layer's for this call."""
+        place = self.parallel.place(sequence_parallel)
         self._divide(place)
         act = bodies.activation(self.parallel.layer, self.activation)
         first = (self.gate_proj, self.up_proj) if self.gated else (self.up_proj,)
@@ -114,127 +115,6 @@ class ParallelMLP(nnx.Module):
             lambda x, ups, down: bodies.mlp(place, x, ups, down, act),
             (x, ups, down),
             (place.rows(x), *specs),
-            place.rows(x),
-        )
-        return result
-
-
-class ParallelSelfAttention(nnx.Module):
-    """Multi-head self-attention: heads sharded over ``axis``, Q, K and V by one gather.
-
-    Submodules ``query``, ``key``, ``value`` and ``out`` have the parameters of
-    ``nnx.MultiHeadAttention``: kernels [in_features, heads, head_dim] and [heads, head_dim,
-    out_features]. Attention itself is ``jax.nn.dot_product_attention``. x is [b, s, in_features]
-    or [s, in_features], s sharded over ``axis`` (inside ``jax.shard_map``: s/W of it).
-
-    Args:
-      num_heads: query heads.
-      in_features: width of x.
-      qkv_features: num_heads * head_dim; None: in_features.
-      out_features: width of the result; None: in_features.
-      num_kv_heads: heads of key and value (grouped-query attention); None: num_heads.
-      is_causal: a position sees none after it.
-      rope_base: rotate queries and keys with this base (10000.0, say); None does not.
-      attention_implementation: ``implementation`` of ``jax.nn.dot_product_attention``.
-      use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype, rngs: as in
-        ``nnx.Linear``, for all projections.
-      mesh, axis, implementation, batch_axes: as in `ColumnParallelLinear`.
-      sequence_parallel: False: x and the result are whole on every rank; one sum, no gather.
-
-    Raises:
-      AxisError, ShapeError, OptionError: as `ColumnParallelLinear`; also ShapeError where heads do
-        not divide.
-
-    Notes:
-      No cache, no dropout, no normalisation of queries and keys.
-    """
-
-    def __init__(
-        self,
-        num_heads: int,
-        in_features: int,
-        qkv_features: int | None = None,
-        out_features: int | None = None,
-        num_kv_heads: int | None = None,
-        *,
-        is_causal: bool = False,
-        rope_base: float | None = None,
-        attention_implementation: str | None = None,
-        use_bias: bool = True,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
-        precision: Any = None,
-        kernel_init: Any = lecun_normal,
-        bias_init: Any = zeros,
-        promote_dtype: Any = dtypes.promote_dtype,
-        mesh: Any = None,
-        axis: AxisName = "tp",
-        sequence_parallel: bool = True,
-        implementation: str | None = None,
-        batch_axes: tuple[str, ...] | None = None,
-        rngs: nnx.Rngs,
-    ):
-        self.parallel = Parallel(
-            type(self).__name__,
-            mesh,
-            axis,
-            sequence_parallel,
-            implementation,
-            batch_axes,
-            precision,
-        )
-        self.heads = weights.Heads.of(
-            self.parallel, num_heads, num_kv_heads, qkv_features or in_features, rope_base
-        )
-        self.heads.divide(self.parallel.world_if_known())
-        self.is_causal, self.attention_implementation = is_causal, attention_implementation
-        keywords: dict[str, Any] = dict(
-            use_bias=use_bias,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            kernel_init=kernel_init,
-            bias_init=bias_init,
-            promote_dtype=promote_dtype,
-            rngs=rngs,
-        )
-        tables = self.heads.tables(in_features, out_features or in_features, self.parallel.axis)
-        self.query = Weights(self.parallel, *tables["query"], **keywords)
-        self.key = Weights(self.parallel, *tables["key"], **keywords)
-        self.value = Weights(self.parallel, *tables["value"], **keywords)
-        self.out = Weights(self.parallel, *tables["out"], **keywords)
-
-    def __call__(
-        self,
-        inputs: jax.Array,
-        *,
-        mask: jax.Array | None = None,
-        positions: jax.Array | None = None,
-    ) -> jax.Array:
-        """Attends over the whole sequence.
-
-        Args:
-          inputs: [b, s, in_features] or [s, in_features], see the class.
-          mask: bool [b or 1, num_heads or 1, s, s], True where a query (third) may see a key; its
-            heads are sharded like the layer's where there is more than one.
-          positions: int [s] or [b, s], of the whole sequence, for ``rope_base``; None counts.
-        """
-        place = self.parallel.place()
-        self.heads.divide(place)
-        x, qkv, out, specs = promote_all(
-            place, inputs, (self.query, self.key, self.value), self.out
-        )
-        extra = self.heads.extra_specs(place, x, mask, positions)
-        result: jax.Array = on_mesh(
-            place,
-            lambda *operands: bodies.attention(
-                place,
-                *operands,
-                is_causal=self.is_causal,
-                rope_base=self.heads.rope_base,
-                attention_implementation=self.attention_implementation,
-            ),
-            (x, qkv, out, mask, positions),
-            (place.rows(x), *specs, *extra),
             place.rows(x),
         )
         return result

@@ -81,15 +81,15 @@ class VocabParallelEmbed(nnx.Module):
         if place:
             place.divide("num_embeddings", self.num_embeddings)
 
-    def _place(self) -> Place:
-        place = self.parallel.place()
+    def _place(self, sequence_parallel: bool | None) -> Place:
+        place = self.parallel.place(sequence_parallel)
         self._divide(place)
         place.check("embedding", self.embedding, self.weight)
         return place
 
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Embeds ids [..., s], integers."""
-        place = self._place()
+    def __call__(self, inputs: jax.Array, *, sequence_parallel: bool | None = None) -> jax.Array:
+        """Embeds ids [..., s], integers; ``sequence_parallel`` overrides the layer's."""
+        place = self._place(sequence_parallel)
         inputs = check_ids(place, inputs)
         (table,) = self.promote_dtype((self.embedding[...],), dtype=self.dtype, inexact=False)
         result: jax.Array = on_mesh(
@@ -101,16 +101,17 @@ class VocabParallelEmbed(nnx.Module):
         )
         return result
 
-    def attend(self, query: jax.Array) -> jax.Array:
+    def attend(self, query: jax.Array, *, sequence_parallel: bool | None = None) -> jax.Array:
         """Computes ``all_gather(query) @ embedding.T``: logits over this rank's vocabulary.
 
         Args:
           query: [..., s, features], s sharded over ``axis`` where sequence-parallel.
+          sequence_parallel: of this call; None: the layer's own.
 
         Returns:
           [..., s, num_embeddings], the last sharded over ``axis``.
         """
-        place = self._place()
+        place = self._place(sequence_parallel)
         query, table = self.promote_dtype((query, self.embedding[...]), dtype=self.dtype)
         result: jax.Array = on_mesh(
             place,

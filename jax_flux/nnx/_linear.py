@@ -36,10 +36,16 @@ def make_param(parallel: Parallel, init: Any, rngs: nnx.Rngs, weight: Weight, dt
         value.metadata = {k: v for k, v in value.metadata.items() if v is not None}
     else:
         value = place.own(value, weight)
-    mesh = None if isinstance(parallel.mesh, AbstractMesh) else parallel.mesh
-    return nnx.Param(
+    return place_variable(nnx.Param, place, value, weight.spec)
+
+
+def place_variable(kind: Any, place: Place, value: Any, spec: Any) -> Any:
+    """A variable of that kind whose metadata says how it is sharded; placed so on a known mesh."""
+    mesh = place.parallel.mesh
+    mesh = None if isinstance(mesh, AbstractMesh) else mesh
+    return kind(
         value,
-        out_sharding=weight.spec,
+        out_sharding=spec,
         eager_sharding=place.kind is Kind.GLOBAL,
         **({} if mesh is None else {"mesh": mesh}),
     )
@@ -181,8 +187,9 @@ class ColumnParallelLinear(_Linear):
     _divided = "out_features"
     _weights = staticmethod(weights.column_weights)
 
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        place = self.parallel.place()
+    def __call__(self, inputs: jax.Array, *, sequence_parallel: bool | None = None) -> jax.Array:
+        """The product; ``sequence_parallel`` overrides the layer's for this call."""
+        place = self.parallel.place(sequence_parallel)
         self._divide(place)
         x, affine = self.promoted(place, inputs)
         result: jax.Array = on_mesh(
@@ -227,8 +234,9 @@ class RowParallelLinear(_Linear):
     _divided = "in_features"
     _weights = staticmethod(weights.row_weights)
 
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        place = self.parallel.place()
+    def __call__(self, inputs: jax.Array, *, sequence_parallel: bool | None = None) -> jax.Array:
+        """The product; ``sequence_parallel`` overrides the layer's for this call."""
+        place = self.parallel.place(sequence_parallel)
         self._divide(place)
         x, affine = self.promoted(place, inputs)
         result: jax.Array = on_mesh(
