@@ -8,6 +8,7 @@ here and nowhere else.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax import lax
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
+from jax._src import distributed as _distributed
 from jax._src import mesh as _mesh
 from jax._src import sharding_impls as _sharding_impls
 from jax._src.interpreters import ad as _ad
@@ -60,6 +62,31 @@ def concrete_mesh_devices() -> tuple[Any, ...]:
     """Devices of the concrete mesh in scope, () where only an abstract one is known."""
     mesh = _mesh.get_concrete_mesh()
     return tuple(mesh.devices.flat) if mesh is not None and not mesh.empty else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Board:
+    """Words that the processes of a jax.distributed job leave for each other; nobody waits."""
+
+    process: int
+    client: Any
+
+    def post(self, topic: str, words: str) -> dict[int, str]:
+        """Leaves this process's words and returns every process's, its own among them."""
+        self.client.key_value_set(f"{topic}/{self.process}", words, allow_overwrite=True)
+        entries = self.client.key_value_dir_get(topic)
+        return {int(key.rsplit("/", 1)[1]): value for key, value in entries}
+
+
+def distributed_board() -> Board | None:
+    """The board of the job; None before ``jax.distributed.initialize`` or for one process.
+
+    Relies on: ``global_state.client``, the key-value store of jax.distributed's service.
+    """
+    state = _distributed.global_state
+    if state.client is None or (state.num_processes or 1) < 2:
+        return None
+    return Board(int(state.process_id or 0), state.client)
 
 
 # ---- varying manual axes ---------------------------------------------------------------------

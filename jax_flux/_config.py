@@ -16,6 +16,37 @@ MAX_SM_MARGIN = 64
 
 
 @dataclasses.dataclass(frozen=True)
+class Steps:
+    """Whole numbers from ``step`` to ``most``, multiples of ``step``."""
+
+    step: int
+    most: int
+    why: str = ""
+
+    def holds(self, value: Any) -> bool:
+        """Whether ``value`` is one of them; True and False are no numbers here."""
+        return (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and self.step <= value <= self.most
+            and value % self.step == 0
+        )
+
+    def __str__(self) -> str:
+        return f"multiples of {self.step} up to {self.most}{self.why}"
+
+
+# Numbers of a plan that change a kernel's speed and flags, never its result. cuda/kernels/gemm.h
+# says what each does; 0 in an attribute (-1 for depth_outer) leaves it to the library.
+NUMBERS = {
+    "chunk_rows": Steps(16, 1 << 16, " (a push moves boxes of 16 rows)"),
+    "chunk_depth": Steps(256, 1 << 20, " (a push moves boxes of 256 k)"),
+    "raster_group": Steps(1, 1 << 16),
+    "sweep_segments": Steps(1, 64),
+}
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     """Parts of a fused plan that the caller forces; None leaves a part to the planner.
 
@@ -25,19 +56,31 @@ class Config:
       cluster: CTAs per cluster along rows and columns: ``(1, 1)``, ``(2, 1)`` or ``(1, 2)``.
       transport: who moves the data: ``"tma"`` (idle warps of the kernel) or ``"copy_engine"``.
       sm_margin: SMs (0 to 64) left free for other kernels, such as NCCL's.
+      instance: name of a compiled kernel, as in the plan of `explain`.
+      chunk_rows: ag_matmul: rows of x that a rank pushes and flags at once, a multiple of 16.
+      chunk_depth: the same along k, a multiple of 256.
+      depth_outer: ag_matmul: all rows of one k range first (True), or all k of one row range.
+      raster_group: tile rows that share one walk over the columns.
+      sweep_segments: peers' segments that share one walk over the columns.
 
     Raises:
       OptionError: A part has no such value.
 
     Example:
       >>> Config(tile=(128, 256), cluster=(2, 1))
-      Config(tile=(128, 256), cluster=(2, 1), transport=None, sm_margin=None)
+      Config(tile=(128, 256), cluster=(2, 1))
     """
 
     tile: tuple[int, int] | None = None
     cluster: tuple[int, int] | None = None
     transport: str | None = None
     sm_margin: int | None = None
+    instance: str | None = None
+    chunk_rows: int | None = None
+    chunk_depth: int | None = None
+    depth_outer: bool | None = None
+    raster_group: int | None = None
+    sweep_segments: int | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (("tile", TILES), ("cluster", CLUSTERS), ("transport", TRANSPORTS)):
@@ -54,12 +97,31 @@ class Config:
             or not 0 <= margin <= MAX_SM_MARGIN
         ):
             raise errors.OptionError(_no_such("sm_margin", margin, f"0 .. {MAX_SM_MARGIN}"))
+        if self.instance is not None and not (isinstance(self.instance, str) and self.instance):
+            raise errors.OptionError(_no_such("instance", self.instance, "names of its table"))
+        if self.depth_outer is not None and not isinstance(self.depth_outer, bool):
+            raise errors.OptionError(_no_such("depth_outer", self.depth_outer, (True, False)))
+        for name, steps in NUMBERS.items():
+            value = getattr(self, name)
+            if value is not None and not steps.holds(value):
+                raise errors.OptionError(_no_such(name, value, str(steps)))
+
+    def __repr__(self) -> str:
+        given = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return f"Config({', '.join(f'{n}={v!r}' for n, v in given if v is not None)})"
+
+    def numbers(self) -> dict[str, int]:
+        """The forced numbers of a plan as a handler takes them."""
+        given = {name: getattr(self, name) for name in (*NUMBERS, "depth_outer")}
+        return {name: int(value) for name, value in given.items() if value is not None}
 
 
 def _no_such(name: str, value: Any, allowed: Any) -> str:
     return errors.message(
         "Config",
         f"{name} = {value!r}",
-        f"The kernels are compiled for {name} in {allowed} only",
+        f"The kernels are compiled for {name} in {allowed} only"
+        if name not in NUMBERS
+        else f"The kernels take {name} in {allowed}",
         f"Choose one of those, or leave {name} out and let the planner choose",
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jax_flux import _ffi, _plan, _stats
+from jax_flux import _ffi, _plan, _stats, _tuning
 from jax_flux._config import Config
 
 
@@ -149,6 +149,7 @@ def decide(problem: _plan.Problem, spec: Spec) -> _plan.Decision:
         platform=spec.platform,
         device_kind=spec.device_kind,
         installed=_ffi.installed() if on_cuda else None,
+        tuning=_tuning.active() if on_cuda else _tuning.NONE,
     )
 
 

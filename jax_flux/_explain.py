@@ -11,18 +11,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_flux import _checks, _dispatch, _ffi, _plan, errors
+from jax_flux import _checks, _dispatch, _ffi, _plan, _tuning, errors
 from jax_flux._config import Config
 from jax_flux._plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """``implementation`` ("fused" or "xla"), the ``reason`` in words, and the fused ``plan``."""
+    """``implementation`` ("fused" or "xla"), the ``reason`` in words, and the fused ``plan``.
+
+    ``source`` says where they come from: the cost model's figures of a device kind, or the tuning
+    file whose record of exactly this call decided; "" where nothing had to be weighed.
+    """
 
     implementation: str
     reason: str
     plan: Plan | None
+    source: str = ""
 
 
 def explain(
@@ -64,13 +69,14 @@ def explain(
       config: as in the op.
       channel: as in the op.
       platform: "cuda" unless told otherwise; "gpu" is JAX's other name for it.
-      device_kind: such as "NVIDIA H200"; None stands for a supported GPU.
+      device_kind: such as "NVIDIA H200"; None stands for a supported GPU that nobody tuned.
 
     Returns:
-      An `Explanation`. A pure function of its arguments and the installed native library.
+      An `Explanation`. A pure function of its arguments, the installed native library and the
+      tuning file (docs/tuning.md).
 
     Raises:
-      OptionError, ShapeError, DtypeError: as the op itself would.
+      OptionError, ShapeError, DtypeError, TuningError: as the op itself would.
 
     Example:
       >>> from jax_flux import explain
@@ -103,6 +109,43 @@ def explain(
         )
     if platform == "gpu" and device_kind is None:
         platform = "cuda"
+    problem = _fold(
+        op,
+        x_shape,
+        w_shape,
+        dtype,
+        world,
+        axis=gather_axis if op == "ag_matmul" else scatter_axis,
+        transpose_w=transpose_w,
+        out_dtype=out_dtype,
+        return_gathered=return_gathered,
+    )
+    on_cuda = _plan.is_cuda(platform, device_kind)
+    decision = _plan.plan(
+        problem,
+        implementation=implementation,
+        config=config,
+        platform=platform,
+        device_kind=device_kind,
+        installed=_ffi.compiled() if on_cuda else None,
+        tuning=_tuning.active() if on_cuda else _tuning.NONE,
+    )
+    return Explanation(decision.implementation, decision.reason, decision.plan, decision.source)
+
+
+def _fold(
+    op: str,
+    x_shape: Sequence[int],
+    w_shape: Any,
+    dtype: Any,
+    world: int,
+    *,
+    axis: int,
+    transpose_w: bool,
+    out_dtype: Any,
+    return_gathered: bool,
+) -> _plan.Problem:
+    """Shapes as the op takes them -> canonical sizes; raises as the op would."""
     several = len(w_shape) > 0 and not hasattr(w_shape[0], "__index__")
     if several and op != "ag_matmul":
         raise errors.ShapeError(
@@ -120,22 +163,12 @@ def explain(
     out = _checks.resolve_out_dtype(op, out_dtype, x, ws)
     kwargs: dict[str, Any] = dict(world=world, transpose_w=transpose_w, out_dtype=jnp.dtype(out))
     if op == "ag_matmul":
-        at = _checks.check_axis(op, "gather_axis", gather_axis, x)
+        at = _checks.check_axis(op, "gather_axis", axis, x)
         folded = jax.ShapeDtypeStruct(_dispatch.fold_rows(x.shape, at), dtype)
-        problem = _dispatch.ag_problem(folded, ws, return_gathered=return_gathered, **kwargs)
-    elif op == "matmul_rs":
-        at = _checks.check_axis(op, "scatter_axis", scatter_axis, x)
+        return _dispatch.ag_problem(folded, ws, return_gathered=return_gathered, **kwargs)
+    if op == "matmul_rs":
+        at = _checks.check_axis(op, "scatter_axis", axis, x)
         _checks.check_scatter(op, at, x, world, "given")
         folded = jax.ShapeDtypeStruct(_dispatch.fold_segments(x.shape, at, world), dtype)
-        problem = _dispatch.rs_problem((folded,), ws, **kwargs)
-    else:
-        problem = _dispatch.ar_problem(x, ws[0], **kwargs)
-    decision = _plan.plan(
-        problem,
-        implementation=implementation,
-        config=config,
-        platform=platform,
-        device_kind=device_kind,
-        installed=_ffi.compiled() if _plan.is_cuda(platform, device_kind) else None,
-    )
-    return Explanation(decision.implementation, decision.reason, decision.plan)
+        return _dispatch.rs_problem((folded,), ws, **kwargs)
+    return _dispatch.ar_problem(x, ws[0], **kwargs)

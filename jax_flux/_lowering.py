@@ -5,8 +5,9 @@
 Attributes of every target ``jax_flux_<op>_v1`` (int64 unless said): ``groups`` (array: all groups
 of the mesh axis as logical ids, flattened row-major), ``world``, ``channel``, ``site``,
 ``plan_hash``, ``tuning_digest``, ``instance`` (string), ``chunk_bytes``, ``sm_margin``; the GEMMs
-add ``transpose_w``, ``raster_group``, ``chunk_rows``, ``chunk_depth``, ``depth_outer``. Operands
-and results are row-major in the primitives' canonical shapes.
+add ``transpose_w``, ``raster_group``, ``sweep_segments``, ``chunk_rows``, ``chunk_depth`` (0: the
+library's own choice) and ``depth_outer`` (-1: the same). Operands and results are row-major in the
+primitives' canonical shapes.
 
 Invariant: the attributes are equal on all ranks. ``site`` hashes the plan and the call's ordinal
 in the module being lowered, so it does not depend on what a rank traced before. Several equations
@@ -22,7 +23,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jax_flux import _compat, _cost, _dispatch, _ffi, _plan, _topology, errors, reference
+from jax_flux import _compat, _cost, _dispatch, _ffi, _plan, _topology, _tuning, errors, reference
+from jax_flux._config import NUMBERS
 
 Rule = Callable[..., Any]
 COPY_INSTANCE = "all_gather_copy"
@@ -169,6 +171,7 @@ def _decide(ctx: Any, problem: _plan.Problem, params: dict[str, Any]) -> _plan.P
         platform="cuda",
         device_kind=device_kind if _plan.is_cuda(platform, device_kind) else None,
         installed=_ffi.installed(),
+        tuning=_tuning.active(),
     )
     if params["implementation"] == "fused":
         _plan.require_fused(params["op"], decision, _shapes(ctx))
@@ -196,21 +199,22 @@ def _call(
         )
     groups = _topology.groups(names, sizes, params["axis_name"])
     assert groups.shape[1] == params["world"], (groups.shape, params["world"])
-    agreed = _plan.plan_hash(problem, plan, params["channel"])
+    digest = _tuning.active().digest
+    agreed = _plan.plan_hash(problem, plan, params["channel"], digest)
     attributes: dict[str, Any] = dict(
         groups=groups.reshape(-1),
         world=np.int64(params["world"]),
         channel=np.int64(params["channel"]),
         site=np.int64(_plan.hash63(agreed, _compat.next_call_ordinal(ctx))),
         plan_hash=np.int64(agreed),
-        tuning_digest=np.int64(_plan.hash63(_plan.tuning_digest())),
+        tuning_digest=np.int64(_plan.hash63(digest)),
         instance=plan.instance,
         chunk_bytes=np.int64(plan.chunk_bytes),
         sm_margin=np.int64(plan.sm_margin),
     )
     if "transpose_w" in params:
         attributes["transpose_w"] = np.int64(params["transpose_w"])
-        for name in ("raster_group", "chunk_rows", "chunk_depth", "depth_outer"):
+        for name in (*NUMBERS, "depth_outer"):
             attributes[name] = np.int64(getattr(plan, name))
     hints = {"latency_metadata": str(plan.expected_ns)}
     return _compat.ffi_custom_call(ctx, f"jax_flux_{op}_v1", operands, attributes, hints)

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pure planner: (problem, options, device, installed kernels) -> what runs, why, and the plan.
 
-Invariant: reads nothing but its arguments and the shipped tuning table, so every rank of a group
-comes to the same plan; the plan's hash is compared on XLA's communicator before the first call.
+Invariant: reads nothing but its arguments, so every rank of a group comes to the same plan; the
+plan's hash, with the tuning records' digest in it, is compared on XLA's communicator before the
+first call.
 Route: ops.py plans at trace time (stats, warnings, errors); the CUDA lowering in _primitives.py
 plans again from the same facts and emits the custom call.
 """
@@ -11,13 +12,14 @@ plans again from the same facts and emits the custom call.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
-import pathlib
 from typing import Any
 
-from jax_flux import _cost, _version, errors
+from jax_flux import _cost, _tuning, _version, errors
 from jax_flux._config import Config
+from jax_flux._problem import Decision, Installed, Instance, Plan, Problem
+
+__all__ = ["Decision", "Installed", "Instance", "Plan", "Problem"]
 
 IMPLEMENTATIONS = (None, "fused", "xla")
 PREFER = "fused where supported"  # internal: the backward of a call that demanded "fused"
@@ -26,80 +28,6 @@ FUSED_DTYPES = ("bfloat16",)
 FUSED_DEVICES = ("H100", "H200", "H800", "GH200")
 TMA_ALIGN_BYTES = 16
 MAX_WORLD = 8  # cuda/protocol/base.h, kMaxWorld: one NVLink domain
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """Canonical sizes of one call: per batch, ``m`` rows per rank, ``n`` columns, depth ``k``.
-
-    ``n`` has one entry per weight of ag_matmul (per operand pair of matmul_rs: one entry, and
-    ``k`` one per pair).
-    """
-
-    op: str
-    batch: int
-    m: int
-    n: tuple[int, ...]
-    k: tuple[int, ...]
-    world: int
-    dtype: str
-    out_dtype: str
-    transpose_w: bool = False
-    return_gathered: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Instance:
-    """One compiled kernel, as the native library lists it."""
-
-    name: str
-    op: str
-    dtype: str
-    layout: str
-    tile: tuple[int, int]
-    cluster: tuple[int, int]
-    transport: str = "tma"
-
-
-@dataclasses.dataclass(frozen=True)
-class Installed:
-    """What the native library of this installation offers: kernels, or why there are none."""
-
-    instances: tuple[Instance, ...] = ()
-    problem: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """A fused call: the kernel instance and the integers that its handler receives.
-
-    ``raster_group`` (tile rows that share a sweep over the columns), ``chunk_rows`` and
-    ``chunk_depth`` (unit of a push and its flag) are 0, and ``depth_outer`` -1, where the library
-    chooses by shapes and instance. ``chunk_bytes`` is the copy-only op's.
-    """
-
-    instance: str
-    sm_margin: int
-    chunk_bytes: int
-    expected_ns: int
-    raster_group: int = 0
-    chunk_rows: int = 0
-    chunk_depth: int = 0
-    depth_outer: int = -1
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """What a call runs: ``implementation`` ("fused" or "xla"), ``reason`` and ``plan``.
-
-    ``unsupported`` tells a fallback that the user may want to know about (dtype, shape, library)
-    from a choice (asked for, not a GPU, faster): only the former warns, and only on a GPU.
-    """
-
-    implementation: str
-    reason: str
-    plan: Plan | None = None
-    unsupported: bool = False
 
 
 def is_cuda(platform: str | None, device_kind: str | None) -> bool:
@@ -115,6 +43,7 @@ def plan(
     platform: str | None,
     device_kind: str | None,
     installed: Installed | None,
+    tuning: _tuning.Tuning = _tuning.NONE,
 ) -> Decision:
     """Decides what ``problem`` runs on a device and says why.
 
@@ -126,6 +55,8 @@ def plan(
       platform: "cpu", "cuda" (or "gpu"), ...; None where the mesh does not say.
       device_kind: such as "NVIDIA H200"; None is taken as supported.
       installed: kernels of the native library; None where nobody has looked (not a GPU).
+      tuning: recorded measurements; one of exactly this call decides, unless ``config`` forces a
+        part.
     """
     if implementation == "xla":
         return Decision("xla", 'implementation="xla" was asked for')
@@ -152,18 +83,66 @@ def plan(
         forced = f" with {config}" if config else ""
         why = f"this library has no {problem.op} kernel for {problem.dtype} {_layout(problem)}"
         return Decision("xla", why + forced, unsupported=True)
-    margin = (config.sm_margin if config else None) or 0
+    record = None
+    if config is None or config == Config():
+        record = tuning.find(problem, device_kind, (row.name for row in candidates))
+    if record is not None:
+        return _by_record(record, implementation)
+    return _by_model(problem, candidates, implementation, config or Config(), device_kind)
+
+
+def _by_record(record: _tuning.Record, implementation: str | None) -> Decision:
+    """What was measured decides."""
+    chosen = Plan(
+        record.instance,
+        chunk_bytes=0,
+        expected_ns=max(1, round(1e3 * record.fused_us)),
+        **{"sm_margin": 0, **dict(record.numbers)},
+    )
+    if implementation is None and not record.fused_wins:
+        return Decision("xla", record.sentence(), source=record.source)
+    reason = "supported, and asked for" if implementation else record.sentence()
+    return Decision("fused", reason, chosen, source=record.source)
+
+
+def _by_model(
+    problem: Problem,
+    candidates: list[Instance],
+    implementation: str | None,
+    config: Config,
+    device_kind: str | None,
+) -> Decision:
+    """The kernel of the least predicted time, where that is not longer than XLA's."""
+    device = _cost.device(device_kind)
+    on = device or _cost.REFERENCE
+    margin = config.sm_margin or 0
     # Of equals the one whose CTAs share w: measured, it is never slower and up to 5 % faster.
     expected, _, name = min(
-        (_cost.fused_ns(problem, row, margin), row.cluster[1], row.name) for row in candidates
+        (_cost.fused_ns(problem, row, margin, on), row.cluster[1], row.name) for row in candidates
     )
-    chosen = Plan(name, sm_margin=margin, chunk_bytes=0, expected_ns=max(1, round(expected)))
+    chosen = Plan(
+        name,
+        sm_margin=margin,
+        chunk_bytes=0,
+        expected_ns=max(1, round(expected)),
+        **config.numbers(),
+    )
+    source = f"the cost model's figures of {on.kind}"
     if implementation is not None:
-        return Decision("fused", "supported, and asked for", chosen)
-    reason = _slower(problem, expected)
+        return Decision("fused", "supported, and asked for", chosen, source=source)
+    if device is None:
+        return Decision("xla", _no_figures(device_kind), source="no figures")
+    reason = _slower(problem, expected, on)
     if reason is not None:
-        return Decision("xla", reason)
-    return Decision("fused", "supported, and not expected to lose", chosen)
+        return Decision("xla", reason, source=source)
+    return Decision("fused", "supported, and not expected to lose", chosen, source=source)
+
+
+def _no_figures(device_kind: str | None) -> str:
+    return (
+        f"the cost model has no figures of {device_kind}, so nothing says that the kernel is "
+        'faster there: `python -m jax_flux tune` measures, implementation="fused" insists'
+    )
 
 
 def require_fused(op: str, decision: Decision, given: str) -> None:
@@ -225,31 +204,23 @@ def matching_instances(
         and config.tile in (None, row.tile)
         and config.cluster in (None, row.cluster)
         and config.transport in (None, row.transport)
+        and config.instance in (None, row.name)
     ]
 
 
-def _slower(p: Problem, expected_ns: float) -> str | None:
+def _slower(p: Problem, expected_ns: float, on: _cost.Device) -> str | None:
     """Why XLA is expected to be faster; None where it is not."""
     if p.m < _cost.MIN_ROWS:
         return (
             f"{p.m} rows per rank are fewer than {_cost.MIN_ROWS}: "
             "the kernel's tiles would be mostly padding"
         )
-    other_ns = _cost.xla_ns(p)
+    other_ns = _cost.xla_ns(p, on)
     if expected_ns <= other_ns:
         return None
     return (
         f"expected to lose: about {expected_ns / 1e3:.0f} us fused, {other_ns / 1e3:.0f} us by XLA"
     )
-
-
-@functools.cache
-def tuning_digest() -> str:
-    """Digest of the shipped plan tables; part of every plan hash, so that ranks must agree."""
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted((pathlib.Path(__file__).parent / "data").glob("plans_*.json")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def hash63(*parts: Any) -> int:
@@ -263,12 +234,15 @@ def hash63(*parts: Any) -> int:
     return int.from_bytes(digest, "little") & (2**63 - 1) or 1  # 0 means "no call" to the kernels
 
 
-def plan_hash(problem: Problem, chosen: Plan, channel: int) -> int:
-    """Hash of everything that the ranks of a group must agree on before they may exchange data."""
+def plan_hash(problem: Problem, chosen: Plan, channel: int, digest: str = "") -> int:
+    """Hash of everything that the ranks of a group must agree on before they may exchange data.
+
+    ``digest`` is that of the tuning records, `_tuning.Tuning.digest`.
+    """
     return hash63(
         dataclasses.astuple(problem),
         dataclasses.astuple(chosen),
         channel,
         _version.__version__,
-        tuning_digest(),
+        digest,
     )

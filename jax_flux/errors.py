@@ -37,12 +37,20 @@ class NativeError(FluxError, RuntimeError):
     """The native library, jaxlib's FFI, NCCL or the GPUs' links do not fit the fused kernels."""
 
 
+class TuningError(FluxError, ValueError):
+    """A tuning file is malformed, of another version, or not that of the job's other processes."""
+
+
 class ForwardModeError(FluxError, TypeError):
     """Forward-mode differentiation was applied to an op that has only a reverse rule."""
 
 
 class FallbackWarning(UserWarning):
     """On a GPU a call took the XLA reference because the fused kernel does not support it."""
+
+
+class TuningWarning(UserWarning):
+    """Records of a tuning file were ignored: unknown kernels, or measured on shared GPUs."""
 
 
 def message(op: str, given: str, rule: str, remedy: str) -> str:

@@ -13,6 +13,8 @@ import os
 _FLAG = "--xla_force_host_platform_device_count"
 if _FLAG not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=8".strip()
+# No test depends on what was tuned on this machine; those of tuning name their own files.
+os.environ["JAX_FLUX_TUNING"] = "off"
 # pytest-timeout reads it; every wait has a deadline, a test's too.
 os.environ.setdefault("PYTEST_TIMEOUT", "600")
 

@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "cuda/runtime/watchdog.h"
 
@@ -18,6 +19,7 @@ using runtime::OpName;
 using runtime::Status;
 
 constexpr std::uintptr_t kTmaAlignment = 16;
+constexpr std::int64_t kMostOfAPlan = 1 << 20;  // fits int32 with a tile's margin
 
 std::int32_t I32(std::int64_t value) { return static_cast<std::int32_t>(value); }
 
@@ -68,6 +70,7 @@ kernels::GemmProblem GemmCall::Problem(kernels::GemmOp op, std::int64_t batch, s
 kernels::GemmPlan GemmCall::Plan(const kernels::GemmProblem& problem) const {
   kernels::GemmPlan plan = kernels::DefaultPlan(*instance, problem);
   if (raster_group > 0) plan.raster_group = I32(raster_group);
+  if (sweep_segments > 0) plan.sweep_segments = I32(sweep_segments);
   if (chunk_rows > 0) plan.chunk_rows = I32(chunk_rows);
   if (chunk_depth > 0) plan.chunk_depth = I32(chunk_depth);
   if (depth_outer >= 0) plan.depth_outer = depth_outer != 0;
@@ -86,9 +89,18 @@ Expected<GemmCall> DecodeGemmCall(protocol::Op op, const xla_ffi::Dictionary& at
                   Format("%s: kernel %s is no GEMM.", OpName(op), call.site.kernel->name));
   }
   call.transpose_w = AttributeOr(attributes, "transpose_w", 0) != 0;
-  call.raster_group = AttributeOr(attributes, "raster_group", 0);
-  call.chunk_rows = AttributeOr(attributes, "chunk_rows", 0);
-  call.chunk_depth = AttributeOr(attributes, "chunk_depth", 0);
+  for (const auto& [name, value] : {std::pair("raster_group", &call.raster_group),
+                                    {"sweep_segments", &call.sweep_segments},
+                                    {"chunk_rows", &call.chunk_rows},
+                                    {"chunk_depth", &call.chunk_depth}}) {
+    *value = AttributeOr(attributes, name, 0);
+    if (*value >= 0 && *value <= kMostOfAPlan) continue;
+    return Status(Code::kInvalidArgument,
+                  Format("%s: %s = %lld; the kernels take 0 (their own choice) to %lld. Leave it "
+                         "out of Config and of the tuning record.",
+                         OpName(op), name, static_cast<long long>(*value),
+                         static_cast<long long>(kMostOfAPlan)));
+  }
   call.depth_outer = AttributeOr(attributes, "depth_outer", -1);
   return call;
 }

@@ -4,9 +4,10 @@
 // What the handlers of the GEMMs share: attributes -> instance and plan, buffers -> shapes, launch.
 // Route: ag_matmul.cc, matmul_rs.cc -> here -> stages.h (plan, workspace) and kernels/gemm.h.
 //
-// Attributes beyond those of stages.h, all int64: transpose_w, and raster_group, chunk_rows,
-// chunk_depth, depth_outer, for which 0 (-1 for depth_outer) means the library's own choice. That
-// choice depends on shapes and instance alone, so ranks of one library version agree on it.
+// Attributes beyond those of stages.h, all int64: transpose_w, and raster_group, sweep_segments,
+// chunk_rows, chunk_depth, depth_outer, for which 0 (-1 for depth_outer) means the library's own
+// choice. That choice depends on shapes and instance alone, so ranks of one library version agree
+// on it.
 //
 // A group of one rank runs the plain kernel: no communicator, no workspace.
 #ifndef JAX_FLUX_CUDA_FFI_GEMM_CALL_H_
@@ -24,7 +25,7 @@ struct GemmCall {
   CallSite site;
   const kernels::GemmInstance* instance;
   bool transpose_w;
-  std::int64_t raster_group, chunk_rows, chunk_depth, depth_outer;
+  std::int64_t raster_group, sweep_segments, chunk_rows, chunk_depth, depth_outer;
 
   bool alone() const { return site.world == 1; }
   kernels::GemmProblem Problem(kernels::GemmOp op, std::int64_t batch, std::int64_t rows,

@@ -666,7 +666,17 @@ def test_cpu_calls_never_load_the_native_library():
 
 LAYERS = (
     ("_compat", "errors", "_version", "_config", "py"),
-    ("_stats", "_probes", "_cost", "_plan", "reference", "_topology"),
+    (
+        "_stats",
+        "_probes",
+        "_cost",
+        "_problem",
+        "_records",
+        "_tuning",
+        "_plan",
+        "reference",
+        "_topology",
+    ),
     ("_ffi",),
     ("_dispatch", "_checks"),
     ("_lowering",),

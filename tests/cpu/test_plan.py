@@ -273,7 +273,7 @@ def kernels(monkeypatch):
 
     The programs here are tiny, so nobody is asked what is faster.
     """
-    monkeypatch.setattr(_plan, "_slower", lambda problem, expected_ns: None)
+    monkeypatch.setattr(_plan, "_slower", lambda *_: None)
     monkeypatch.setattr(_ffi, "installed", lambda: KERNELS)
     monkeypatch.setattr(_ffi, "register", lambda: None)
 
@@ -317,6 +317,7 @@ def test_lowering_to_cuda_emits_the_documented_attributes(kernels, mesh):
         "chunk_rows",
         "chunk_depth",
         "depth_outer",
+        "sweep_segments",
     }
     assert row["groups"] == list(range(8))
     assert (row["world"], row["channel"], row["transpose_w"]) == (4, 0, 0)

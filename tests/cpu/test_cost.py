@@ -1,0 +1,122 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The cost model against every recorded measurement, and its order among kernels."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import statistics
+
+import pytest
+
+import jax_flux
+from jax_flux import _cost
+from jax_flux._plan import Instance, Problem
+
+RESULTS = pathlib.Path(jax_flux.__file__).parent.parent / "benchmarks" / "results"
+OPS = {"plain": "ag_matmul", "ag": "ag_matmul", "rs": "matmul_rs"}
+LABEL = re.compile(r"(n[nt])_(\d+)x(\d+)x64_\w\w_c(\d)x(\d)_(plain|ag|rs) W(\d)")
+
+
+def preset_rows():
+    """(problem, instance, measured us) of each kernel of preset mode."""
+    for row in json.loads((RESULTS / "preset_h200.json").read_text())["rows"]:
+        for label, us in row["us"].items():
+            match = LABEL.fullmatch(label)
+            if match is None:
+                assert label.startswith("cublas"), label
+                continue
+            layout, *sizes, op, world = match.groups()
+            tile_m, tile_n, cluster_m, cluster_n = map(int, sizes)
+            instance = Instance(
+                label, op, "bfloat16", layout, (tile_m, tile_n), (cluster_m, cluster_n)
+            )
+            m = row["m"] // int(world)
+            problem = Problem(
+                OPS[op], 1, m, (row["n"],), (row["k"],), int(world), "bfloat16", "bfloat16"
+            )
+            yield problem, instance, us
+
+
+def errors(pairs):
+    """Relative errors of (predicted, measured) pairs."""
+    return [predicted / measured - 1 for predicted, measured in pairs]
+
+
+def within(found, *, median, most):
+    absolute = [abs(error) for error in found]
+    told = f"median {statistics.median(absolute):.3f}, largest {max(absolute):.3f}"
+    assert statistics.median(absolute) < median, told
+    assert max(absolute) < most, told
+
+
+def test_kernels_of_preset_mode_are_predicted():
+    rows = list(preset_rows())
+    assert len(rows) == 192
+    pairs = [(_cost.tiles_ns(p, row, 0) / 1e3, us) for p, row, us in rows]
+    within(errors(pairs), median=0.015, most=0.09)
+
+
+def baselines():
+    return json.loads((RESULTS / "baselines_2xh200.json").read_text())["rows"]
+
+
+def gpt3(op, m):
+    n, k = (6144, 12288) if op == "ag_matmul" else (12288, 6144)
+    return Problem(op, 1, m // 2, (n,), (k,), 2, "bfloat16", "bfloat16")
+
+
+def test_xla_on_two_gpus_is_predicted():
+    pairs = []
+    for row in baselines():
+        pairs.append((_cost.gemm_ns(row["m"], 6144, 12288) / 1e3, row["xla_mm"]))
+        for op, name in (("ag_matmul", "xla_ag_mm"), ("matmul_rs", "xla_mm_rs")):
+            pairs.append((_cost.xla_ns(gpt3(op, row["m"])) / 1e3, row[name]))
+    within(errors(pairs), median=0.02, most=0.06)
+
+
+def test_xla_of_few_rows_is_never_thought_much_slower_than_it_is():
+    """Matmuls of n = 12288, k = 6144: too fast errs on XLA's side, too slow would not."""
+    measured = {16: 48, 64: 54, 128: 70, 256: 73}
+    found = errors((_cost.gemm_ns(m, 12288, 6144) / 1e3, us) for m, us in measured.items())
+    assert min(found) > -0.26, found
+    assert max(found) < 0.11, found
+
+
+def kernel(tile, cluster):
+    return Instance(f"{tile}{cluster}", "ag_matmul", "bfloat16", "nn", tile, cluster)
+
+
+def test_the_fastest_kernel_of_a_row_is_predicted_fastest_or_nearly():
+    """The model picks among instances: what it loses against the measured best."""
+    rows = {}
+    for problem, instance, us in preset_rows():
+        if problem.world > 1:
+            key = (problem.op, instance.layout, problem)
+            rows.setdefault(key, []).append((_cost.tiles_ns(problem, instance, 0), us))
+    lost = [min(row)[1] / min(us for _, us in row) - 1 for row in rows.values()]
+    assert statistics.mean(lost) < 0.01, sorted(lost)[-5:]
+    assert max(lost) < 0.05, sorted(lost)[-5:]
+
+
+def test_the_devices_own_sms_count():
+    half = _cost.Device("half an H200", 66, 360e12, 1.5e12, 350e9)
+    problem = gpt3("ag_matmul", 8192)
+    row = kernel((128, 192), (2, 1))
+    assert _cost.tiles_ns(problem, row, 0, half) > 1.9 * _cost.tiles_ns(problem, row, 0)
+    assert _cost.gemm_ns(8192, 6144, 12288, half) > 1.9 * _cost.gemm_ns(8192, 6144, 12288)
+    assert _cost.fused_ns(problem, row, 64) > 1.5 * _cost.fused_ns(problem, row, 0)
+
+
+@pytest.mark.parametrize("kind", ["NVIDIA GH200 480GB", "NVIDIA H100 PCIe", "NVIDIA H800"])
+def test_a_kind_without_figures_has_none(kind):
+    assert _cost.device(kind) is None
+
+
+def test_wire_that_takes_longer_than_the_tiles_is_what_counts():
+    wide = Problem("ag_matmul", 1, 4096, (512,), (16384,), 8, "bfloat16", "bfloat16")
+    wire = 1e9 * _cost.wire_bytes(wide) / _cost.LINK_BYTES_PER_S
+    took = _cost.fused_ns(wide, kernel((128, 192), (2, 1)), 0)
+    assert _cost.tiles_ns(wide, kernel((128, 192), (2, 1)), 0) < wire < took < 1.1 * wire
