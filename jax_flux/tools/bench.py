@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         measured, ceilings, stopped = _measure(rows, ranks, settings, step, save)
     if speaks:
         _show(record(measured, ceilings, stopped), options)
-    return 0 if _good(measured, stopped) else 1
+    return group.leave(0 if _good(measured, stopped) else 1, broken=stopped is not None)
 
 
 def _parser() -> argparse.ArgumentParser:

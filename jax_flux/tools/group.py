@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import os
 import socket
+import sys
 import zlib
 from typing import Any
 
@@ -166,6 +167,18 @@ def barrier(name: str) -> None:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices(name)
+
+
+def leave(status: int, *, broken: bool) -> int:
+    """The exit status; where a collective broke in one of several processes it ends here.
+
+    JAX's own exit would wait for peers that may hang in a collective, or for its stream.
+    """
+    if broken and jax.process_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 def _shared() -> bool:

@@ -117,6 +117,17 @@ def test_chained_ops_all_run():
     assert text.count("optimization_barrier") == 3
 
 
+def test_the_fastest_configuration_is_measured_at_full_length():
+    ranks = _cpu_group()
+    x, w = measure.operands(ranks, "float32", (16, 64), (64, 64))
+    slow = lambda x, w: x @ jnp.linalg.matrix_power(w, 64)
+    entry = {}
+    ops = [("slow", slow), ("quick", contenders.gemm)]
+    program, op = measure._best(ranks, ops, x, w, 4, entry)
+    assert (entry["config"], op, program.length) == ("quick", contenders.gemm, 4)
+    assert entry["prepared_in_s"] > 0
+
+
 def test_a_wrong_result_is_noticed():
     ranks = _cpu_group()
     arrays = measure.operands(ranks, "float32", (16, 32), (32, 8))
