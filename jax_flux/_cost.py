@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Device:
     """What the model must know of a kind of GPU; ``kind`` as JAX's ``device_kind``.
 
-    ``flops`` is what large bf16 matmuls sustain, ``read_bytes_per_s`` what a matmul of few rows
+    ``flops`` is what large 16-bit matmuls sustain, ``read_bytes_per_s`` what a matmul of few rows
     reads its weight at, ``link_bytes_per_s`` what a rank sends while it receives as much.
     """
 

@@ -81,7 +81,7 @@ def explain(
     Example:
       >>> from jax_flux import explain
       >>> explain("ag_matmul", (512, 4096), (4096, 1024), "float32", 8).reason
-      'dtype float32 is not one of bfloat16'
+      'dtype float32 is not one of bfloat16, float16'
       >>> explain("ag_matmul", (512, 4096), (4096, 1024), "bfloat16", 1).implementation
       'xla'
     """

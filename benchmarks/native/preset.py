@@ -26,6 +26,9 @@ SHAPES = [  # m over all ranks, n, k
 ]  # fmt: skip
 
 
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+
 def measure(runs, repetitions=9, inner=3):
     """Medians in us of every entry, interleaved."""
     for run in runs.values():
@@ -44,22 +47,30 @@ def measure(runs, repetitions=9, inner=3):
     return {key: sorted(values)[len(values) // 2] for key, values in samples.items()}
 
 
+def unfused(dtype, shape):
+    """cuBLAS on the whole product in both layouts."""
+    m, n, k = shape
+    options = {"dtype": DTYPES[dtype], "device": "cuda"}
+    x, w, wt = (torch.randn(size, **options) for size in ((m, k), (k, n), (n, k)))
+    y = torch.empty(m, n, **options)
+    return {
+        f"cublas {dtype}_nn": lambda: torch.mm(x, w, out=y),
+        f"cublas {dtype}_nt": lambda: torch.mm(x, wt.T, out=y),
+    }
+
+
 def time_shape(library, names, shape, worlds, plans):
     m, n, k = shape
-    x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
-    w = torch.randn(k, n, dtype=torch.bfloat16, device="cuda")
-    wt = torch.randn(n, k, dtype=torch.bfloat16, device="cuda")
-    y = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
-    runs = {
-        "cublas nn": lambda: torch.mm(x, w, out=y),
-        "cublas nt": lambda: torch.mm(x, wt.T, out=y),
-    }
+    runs = {}
+    for dtype in DTYPES:
+        if any(f"_{dtype}_" in name for name in names):
+            runs |= unfused(dtype, shape)
     for name in names:
         op = name.rsplit("_", 1)[1]
         for world in [1] if op == "plain" else worlds:
             state = Rank(library, name, world, min(1, world - 1), 1, m // world, n, k)
             state.endless()
-            label = f"{name.removeprefix('sm90_bf16_')} W{world}"
+            label = f"{name.removeprefix('sm90_')} W{world}"
             for plan in plans or [{}]:
                 choice = " ".join(f"{key}={value}" for key, value in plan.items())
                 runs[f"{label} {choice}".strip()] = state.launcher(**plan)
@@ -102,7 +113,8 @@ def main():
         medians = time_shape(library, names, shape, arguments.worlds, arguments.plan)
         print(f"m, n, k = {shape}")
         for key, value in medians.items():
-            base = medians["cublas nt" if " nt" in f" {key.replace('_', ' ')}" else "cublas nn"]
+            layout = "_".join(key.removeprefix("cublas ").split("_")[:2])
+            base = medians[f"cublas {layout}"]
             print(f"  {key:45s} {value:8.1f} us  {base / value:.3f} of cuBLAS")
         if arguments.json:
             with open(arguments.json, "a") as file:

@@ -12,7 +12,7 @@ import traceback
 import torch
 from preset_rank import EPOCH, POISON, SITE, Library, Rank
 
-SLACK = 1.1  # error against float64, as a multiple of the unfused bf16 result's
+SLACK = 1.1  # error against float64, as a multiple of the unfused 16-bit result's
 
 
 def relative_error(value, exact):
@@ -63,13 +63,38 @@ def check_results(state, parity):
     exact = state.x[:, rank].double() @ w64 + sum(state.partials[r].double() for r in others)
     unfused = (
         state.x[:, rank].float() @ state.wt.float() + sum(state.partials[r].float() for r in others)
-    ).bfloat16()
+    ).to(state.dtype)
     ratio = expect_close("y", state.y, exact, unfused)
     for peer in others:
         slot = state.slots(state.spaces[peer], parity, columns)[rank]
         ratio = max(ratio, expect_close(f"partial at {peer}", slot, state.x[:, peer].double() @ w64,
                                         state.x[:, peer] @ state.wt))  # fmt: skip
     return ratio
+
+
+def check_overflow(library, name):
+    """f16: past the largest number results and partials are inf, elsewhere as near as ever."""
+    state = Rank(library, name, 1 if name.endswith("plain") else 2, 0, 1, 256, 384, 512)
+    state.w *= 4e4
+    state.launch()
+    torch.cuda.synchronize()
+    w64 = state.wt.double()
+    if state.op == "rs":
+        own = state.x[:, 0].double() @ w64 + state.partials[1].double()
+        sent = state.slots(state.spaces[1], EPOCH & 1, state.shape[4])[0]
+        pairs = [(state.y, own), (sent, state.x[:, 1].double() @ w64)]
+    else:
+        pairs = [(state.y, torch.stack([x.double() @ w64 for x in state.shards], 1))]
+    for value, exact in pairs:
+        # To nearest: 65520 lies between the largest number, 65504, and the next that is not one.
+        over, near = exact.abs() > 65520, ((exact.abs() - 65520).abs() < 1)
+        if not over.any():
+            raise AssertionError("nothing overflows")
+        expect_equal("inf", value.isinf() & ~near, over & ~near)
+        expect_equal("sign", value.signbit() & over, (exact < 0) & over)
+        error = relative_error(value.double()[~over & ~near], exact[~over & ~near])
+        if not error < 2.0**-11:
+            raise AssertionError(f"error {error:.3e} where nothing overflows")
 
 
 def check_protocol(state, epoch):
@@ -181,6 +206,8 @@ def check(path, wanted, seconds, cases):
     def body(name):
         torch.manual_seed(0)
         torch.backends.cuda.matmul.allow_tf32 = False
+        # Else cuBLAS may add f16 in f16, and the bar would be a low one.
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         library = Library(path)
         done, worst = 0, 0.0
         for case in cases(name.rsplit("_", 1)[1]):
@@ -192,6 +219,8 @@ def check(path, wanted, seconds, cases):
             except Exception:
                 print(f"  DIED {name} {case} after {done} good")
                 raise
+        if "_f16_" in name:
+            check_overflow(library, name)
         print(f"{name}: {done} cases good, worst error ratio {worst:.3f}")
         if done != len(list(cases(name.rsplit("_", 1)[1]))):
             raise SystemExit(1)

@@ -24,6 +24,10 @@ LAYOUT_FIELDS = (
 )
 
 
+def dtype_of(name):
+    return torch.float16 if "_f16_" in name else torch.bfloat16
+
+
 class PresetCall(ctypes.Structure):
     _fields_ = [
         ("instance", ctypes.c_char_p),
@@ -85,7 +89,8 @@ class Rank:
         library.plan(self.call)
         for key, value in (plan or {}).items():
             setattr(self.call, key, value)
-        options = {"dtype": torch.bfloat16, "device": "cuda"}
+        self.dtype = dtype_of(name)
+        options = {"dtype": self.dtype, "device": "cuda"}
         scale = depth**-0.5
         self.w = torch.randn((columns, depth) if transpose else (depth, columns), **options) * scale
         self.wt = self.w.T if transpose else self.w  # [k, n]
@@ -127,7 +132,7 @@ class Rank:
             self.words(own, row, at[f"{kind}_count"])[:] = EPOCH + 1
         if self.op == "rs":
             self.partials = [
-                torch.randn(batch, rows, columns, dtype=torch.bfloat16, device="cuda")
+                torch.randn(batch, rows, columns, dtype=self.dtype, device="cuda")
                 for _ in range(world)
             ]
         sent = self.partials if self.op == "rs" else self.shards
@@ -146,7 +151,7 @@ class Rank:
         kind = "rs" if self.op == "rs" else "ag"
         offset = self.layout[f"{kind}_half{parity}"]
         size = 2 * world * batch * rows * width
-        return space[offset : offset + size].view(torch.bfloat16).view(world, batch, rows, width)
+        return space[offset : offset + size].view(self.dtype).view(world, batch, rows, width)
 
     def endless(self):
         """Presets flags and entries for any number of calls."""

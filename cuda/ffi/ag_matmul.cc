@@ -47,7 +47,8 @@ Expected<Operands> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::RemainingA
     return Status(Code::kInvalidArgument,
                   Format("ag_matmul: x is %s; it must be [b, m, k].", Describe(x).c_str()));
   }
-  JAX_FLUX_RETURN_IF_ERROR(CheckBuffer(gemm, "x", x, {in[0], in[1], in[2]}, "[b, m, k] of bf16"));
+  JAX_FLUX_RETURN_IF_ERROR(
+      CheckBuffer(gemm, "x", x, {in[0], in[1], in[2]}, "it must be [b, m, k]"));
   Operands operands = {gemm, x, {}};
   for (std::size_t i = 0; i < ws.size(); ++i) {
     const auto w = ws.get<xla_ffi::AnyBuffer>(i);

@@ -23,6 +23,10 @@ constexpr std::int64_t kMostOfAPlan = 1 << 20;  // fits int32 with a tile's marg
 
 std::int32_t I32(std::int64_t value) { return static_cast<std::int32_t>(value); }
 
+xla_ffi::DataType Dtype(const GemmCall& call) {
+  return call.instance->dtype == kernels::GemmDtype::kF16 ? xla_ffi::F16 : xla_ffi::BF16;
+}
+
 std::string Shape(const std::vector<std::int64_t>& dimensions) {
   std::ostringstream text;
   const char* separator = "[";
@@ -107,9 +111,11 @@ Expected<GemmCall> DecodeGemmCall(protocol::Op op, const xla_ffi::Dictionary& at
 
 Expected<Weight> DecodeWeight(const GemmCall& call, const xla_ffi::AnyBuffer& w) {
   const auto size = w.dimensions();
-  if (size.size() != 2 || w.element_type() != xla_ffi::BF16) {
-    return Status(Code::kInvalidArgument, Format("%s: w is %s; it must be a bf16 matrix.",
-                                                 OpName(call.site.op), Describe(w).c_str()));
+  if (size.size() != 2 || w.element_type() != Dtype(call)) {
+    return Status(
+        Code::kInvalidArgument,
+        Format("%s: w is %s; it must be a matrix of %s, as kernel %s is for.", OpName(call.site.op),
+               Describe(w).c_str(), call.instance->kernel.dtype, call.instance->kernel.name));
   }
   return call.transpose_w ? Weight{size[0], size[1]} : Weight{size[1], size[0]};
 }
@@ -117,15 +123,15 @@ Expected<Weight> DecodeWeight(const GemmCall& call, const xla_ffi::AnyBuffer& w)
 Status CheckBuffer(const GemmCall& call, const char* name, const xla_ffi::AnyBuffer& buffer,
                    const std::vector<std::int64_t>& dimensions, const char* rule) {
   const auto actual = buffer.dimensions();
-  bool fits = actual.size() == dimensions.size() && buffer.element_type() == xla_ffi::BF16;
+  bool fits = actual.size() == dimensions.size() && buffer.element_type() == Dtype(call);
   for (std::size_t i = 0; fits && i < dimensions.size(); ++i) {
     fits = actual[i] == dimensions[i] && actual[i] <= std::numeric_limits<std::int32_t>::max();
   }
   if (fits) return Status();
   return Status(Code::kInvalidArgument,
-                Format("%s: %s is %s for %lld ranks; %s, here bf16%s.", OpName(call.site.op), name,
+                Format("%s: %s is %s for %lld ranks; %s, here %s%s.", OpName(call.site.op), name,
                        Describe(buffer).c_str(), static_cast<long long>(call.site.world), rule,
-                       Shape(dimensions).c_str()));
+                       call.instance->kernel.dtype, Shape(dimensions).c_str()));
 }
 
 xla_ffi::Error InstantiateGemm(protocol::Op op, const xla_ffi::Dictionary& attributes) {

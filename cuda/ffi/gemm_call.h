@@ -35,14 +35,15 @@ struct GemmCall {
 
 runtime::Expected<GemmCall> DecodeGemmCall(protocol::Op op, const xla_ffi::Dictionary& attributes);
 
-// A matrix w[k, n], or [n, k] when transposed, of bf16.
+// A matrix w[k, n], or [n, k] when transposed, of the kernel's dtype.
 struct Weight {
   std::int64_t columns;
   std::int64_t depth;
 };
 runtime::Expected<Weight> DecodeWeight(const GemmCall& call, const xla_ffi::AnyBuffer& w);
 
-// InvalidArgument in words unless `buffer` is bf16 with these dimensions and extents below 2^31.
+// InvalidArgument in words unless `buffer` has the kernel's dtype, these dimensions and extents
+// below 2^31.
 runtime::Status CheckBuffer(const GemmCall& call, const char* name,
                             const xla_ffi::AnyBuffer& buffer,
                             const std::vector<std::int64_t>& dimensions, const char* rule);

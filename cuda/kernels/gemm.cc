@@ -91,12 +91,15 @@ TensorMapSpec Weight(const GemmInstance& instance, const GemmProblem& problem, c
 // Collects the first error of a series of encodings.
 class Encodings {
  public:
-  void Add(const TensorMapSpec& spec, CUtensorMap* map) {
+  explicit Encodings(GemmDtype dtype) : f16_(dtype == GemmDtype::kF16) {}
+  void Add(TensorMapSpec spec, CUtensorMap* map) {
+    spec.f16 = f16_;
     if (error_.empty()) error_ = EncodeTensorMap(spec, map);
   }
   const std::string& error() const { return error_; }
 
  private:
+  bool f16_;
   std::string error_;
 };
 
@@ -124,7 +127,7 @@ void EncodeGathered(const GemmInstance& instance, const GemmProblem& p, const vo
 std::string FillParams(const GemmInstance& instance, const GemmProblem& p, const GemmPlan& plan,
                        const void* x, const void* w, void* y, const protocol::Call* call,
                        GemmParams* params) {
-  Encodings encode;
+  Encodings encode(instance.dtype);
   const std::int32_t x_segments = p.op == GemmOp::kMatmulRs ? p.world : 1;
   const std::int32_t y_segments = p.op == GemmOp::kAgMatmul ? p.world : 1;
   encode.Add(Segmented(x, p.depth, p.rows, x_segments, p.batch, kTileK, instance.x_load_rows),

@@ -8,7 +8,7 @@
 //   ag_matmul  x[b, m, k] of every rank, gathered, . w -> y[b, W, m, n]
 //   matmul_rs  x[b, W, m, k] . w, summed over ranks in f32 -> own y[b, m, n]
 //
-// w is [k, n], or [n, k] when transposed. bf16, row-major, contiguous; sums in f32.
+// w is [k, n], or [n, k] when transposed. All bf16 or all f16, row-major, contiguous; sums in f32.
 #ifndef JAX_FLUX_CUDA_KERNELS_GEMM_H_
 #define JAX_FLUX_CUDA_KERNELS_GEMM_H_
 
@@ -26,11 +26,13 @@
 namespace jax_flux::kernels {
 
 enum class GemmOp : int { kPlain = 0, kAgMatmul = 1, kMatmulRs = 2 };
+enum class GemmDtype : int { kBf16 = 0, kF16 = 1 };
 
 // One row of instances.bzl, compiled.
 struct GemmInstance {
   Kernel kernel;  // tile: rows, columns, depth of one CTA's tile
   GemmOp op;
+  GemmDtype dtype;
   bool transpose_w;
   int flags_per_tile;  // rs flags of one cluster tile
   int x_load_rows;     // rows of the boxes that the kernel's maps must have

@@ -5,6 +5,8 @@
 #ifndef JAX_FLUX_CUDA_KERNELS_GEMM_ENTRY_CUH_
 #define JAX_FLUX_CUDA_KERNELS_GEMM_ENTRY_CUH_
 
+#include <type_traits>
+
 #include "cuda/kernels/gemm.h"
 #include "cuda/kernels/gemm_sm90.cuh"
 
@@ -47,7 +49,8 @@ GemmInstance DescribeGemm(const char* name) {
   instance.kernel.op = kOp == GemmOp::kPlain      ? "plain"
                        : kOp == GemmOp::kAgMatmul ? "ag_matmul"
                                                   : "matmul_rs";
-  instance.kernel.dtype = "bf16";
+  constexpr bool kBf16 = std::is_same<typename Tile::Element, cutlass::bfloat16_t>::value;
+  instance.kernel.dtype = kBf16 ? "bf16" : "f16";
   instance.kernel.layout = Tile::kTransposeW ? "nt" : "nn";
   instance.kernel.tile[0] = Tile::kTileM;
   instance.kernel.tile[1] = Tile::kTileN;
@@ -59,6 +62,7 @@ GemmInstance DescribeGemm(const char* name) {
   instance.kernel.threads = kThreads;
   instance.kernel.dynamic_shared_bytes = static_cast<int>(sizeof(SharedMemory<Tile>));
   instance.op = kOp;
+  instance.dtype = kBf16 ? GemmDtype::kBf16 : GemmDtype::kF16;
   instance.transpose_w = Tile::kTransposeW;
   instance.flags_per_tile = Tile::kFlagsPerTile;
   instance.x_load_rows = Tile::kALoadRows;

@@ -1,9 +1,9 @@
 // Copyright 2026 The jax_flux Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// One persistent GEMM for Hopper, bf16 x bf16 -> f32 -> bf16, with four seams: Schedule
-// (tickets.cuh), Gate (gate.cuh), Sink (sink.cuh), Pusher (push_tma.cuh). docs/kernels.md has the
-// picture. Roles of the three warpgroups of a CTA:
+// One persistent GEMM for Hopper, bf16 or f16 in, f32 sums, the same type out, with four seams:
+// Schedule (tickets.cuh), Gate (gate.cuh), Sink (sink.cuh), Pusher (push_tma.cuh). docs/kernels.md
+// has the picture. Roles of the three warpgroups of a CTA:
 //
 //   wg 0, warp 0   producer  takes a ticket, asks Gate for the rows, issues TMA loads
 //   wg 0, warp 1   pusher    announces the call, moves the own shard to the peers
@@ -185,6 +185,7 @@ template <class Tile, class Schedule, class Sink>
 __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMemory<Tile>& smem,
                                              int stream) {
   using namespace cute;
+  using Element = typename Tile::Element;
   typename Tile::Mma mma;
   const auto thread_mma =
       mma.get_slice(Tile::kPingPong ? 0 : stream * kWarpgroup);  // descriptors: wg only

@@ -12,8 +12,11 @@ _WIDE = struct(tile = (128, 256), ping_pong = False, stages = 3, slots = 4, push
 
 _OPS = {"plain": "kPlain", "ag": "kAgMatmul", "rs": "kMatmulRs"}
 
-def _row(op, layout, shape, cluster, why):
-    name = "sm90_bf16_%s_%dx%dx64_%s_c%dx%d_%s" % (
+_ELEMENTS = {"bf16": "cutlass::bfloat16_t", "f16": "cutlass::half_t"}
+
+def _row(op, layout, shape, cluster, why, dtype = "bf16"):
+    name = "sm90_%s_%s_%dx%dx64_%s_c%dx%d_%s" % (
+        dtype,
         layout,
         shape.tile[0],
         shape.tile[1],
@@ -22,7 +25,8 @@ def _row(op, layout, shape, cluster, why):
         cluster[1],
         op,
     )
-    config = "%d, %d, %s, %d, %d, %s, %d, %d, %d" % (
+    config = "%s, %d, %d, %s, %d, %d, %s, %d, %d, %d" % (
+        _ELEMENTS[dtype],
         shape.tile[0],
         shape.tile[1],
         "true" if shape.ping_pong else "false",
@@ -36,7 +40,7 @@ def _row(op, layout, shape, cluster, why):
     return {"name": name, "config": config, "op": _OPS[op], "why": why}
 
 # Cooperative 256 x 192 was tried: never faster than ping-pong 128 x 192 and up to 8 % slower.
-GEMM_INSTANCES = [
+_BF16_INSTANCES = [
     _row("plain", "nn", _PING_PONG, (2, 1), "groups of one, and the baseline"),
     _row("plain", "nt", _PING_PONG, (2, 1), "dx in groups of one"),
     _row("ag", "nn", _PING_PONG, (2, 1), "forward"),
@@ -50,6 +54,21 @@ GEMM_INSTANCES = [
     _row("rs", "nt", _PING_PONG_RS, (1, 2), "the same, dx of ag_matmul"),
     _row("rs", "nn", _WIDE, (2, 1), "n = 4096: 192 leaves 3 % of the columns empty"),
 ]
+
+# f16 runs at bf16's speed; the wide tile's 3 % at one n is not worth its compile time twice.
+_F16_INSTANCES = [
+    _row(op, layout, _PING_PONG_RS if op == "rs" else _PING_PONG, cluster, "f16: " + why, "f16")
+    for op, cluster, why in [
+        ("plain", (2, 1), "groups of one"),
+        ("ag", (2, 1), "forward, dx of matmul_rs"),
+        ("ag", (1, 2), "an odd number of tile rows per rank, one above all"),
+        ("rs", (2, 1), "forward, dx of ag_matmul"),
+        ("rs", (1, 2), "an odd number of tile rows per rank, one above all"),
+    ]
+    for layout in ["nn", "nt"]
+]
+
+GEMM_INSTANCES = _BF16_INSTANCES + _F16_INSTANCES
 
 GEMM_UNIT = """#include "cuda/kernels/gemm_entry.cuh"
 namespace jax_flux::kernels {

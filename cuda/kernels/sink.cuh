@@ -50,11 +50,38 @@ __device__ __forceinline__ std::uint32_t FragmentOffset() {
   return row * 128 + ((lane / 16 ^ (row & 7)) << 4);
 }
 
-__device__ __forceinline__ std::uint32_t PackBf16(float low, float high) {
-  std::uint32_t packed;  // round to nearest even
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
+// Two neighbours of a row <-> f32. Rounds to nearest even; past f16's largest number it is inf, as
+// for XLA.
+template <class Element>
+struct Pair;
+template <>
+struct Pair<cutlass::bfloat16_t> {
+  __device__ __forceinline__ static std::uint32_t Pack(float low, float high) {
+    std::uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+  }
+  __device__ __forceinline__ static float Low(std::uint32_t pair) {
+    return __uint_as_float(pair << 16);
+  }
+  __device__ __forceinline__ static float High(std::uint32_t pair) {
+    return __uint_as_float(pair & 0xffff0000u);
+  }
+};
+template <>
+struct Pair<cutlass::half_t> {
+  __device__ __forceinline__ static std::uint32_t Pack(float low, float high) {
+    std::uint32_t packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+  }
+  __device__ __forceinline__ static float Low(std::uint32_t pair) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<std::uint16_t>(pair)));
+    return value;
+  }
+  __device__ __forceinline__ static float High(std::uint32_t pair) { return Low(pair >> 16); }
+};
 
 // Consumer side of one stream. All 128 threads of the warpgroup call every member together.
 template <class Tile>
@@ -87,8 +114,9 @@ struct SlotWriter {
         for (int quarter = 0; quarter < 4; ++quarter) {
           const int j = column * 8 + quarter * 2;
           const auto pair = [&](int row_half, int group) {
-            return PackBf16(acc(cute::make_coord(0, row_half, group), block, 0),
-                            acc(cute::make_coord(1, row_half, group), block, 0));
+            return Pair<typename Tile::Element>::Pack(
+                acc(cute::make_coord(0, row_half, group), block, 0),
+                acc(cute::make_coord(1, row_half, group), block, 0));
           };
           const std::uint32_t address = slot ^ (quarter << 5);
           asm volatile(
@@ -126,9 +154,9 @@ struct SlotWriter {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               const int j = column * 8 + quarter * 2 + i / 2;
-              acc(cute::make_coord(0, i % 2, j), block, 0) += __uint_as_float(word[i] << 16);
-              acc(cute::make_coord(1, i % 2, j), block, 0) +=
-                  __uint_as_float(word[i] & 0xffff0000u);
+              using Of = Pair<typename Tile::Element>;
+              acc(cute::make_coord(0, i % 2, j), block, 0) += Of::Low(word[i]);
+              acc(cute::make_coord(1, i % 2, j), block, 0) += Of::High(word[i]);
             }
           }
           FenceSharedToAsync();  // our reads before the TMA write that fills the slot next

@@ -52,11 +52,12 @@ std::string EncodeTensorMap(const TensorMapSpec& spec, CUtensorMap* map) {
     box[d] = spec.box[d];
     if (d > 0) stride[d - 1] = spec.stride_bytes[d];
   }
-  const CUresult result = encode(
-      map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(spec.rank),
-      const_cast<void*>(spec.base), extent, stride, box, kUnit, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      spec.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(map, spec.f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+             static_cast<cuuint32_t>(spec.rank), const_cast<void*>(spec.base), extent, stride, box,
+             kUnit, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             spec.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? std::string() : Describe(spec, result);
 }
 

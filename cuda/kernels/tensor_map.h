@@ -1,8 +1,8 @@
 // Copyright 2026 The jax_flux Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Encodes TMA tensor maps of bf16 arrays. The driver's encoder is looked up at run time: nothing
-// here links libcuda.
+// Encodes TMA tensor maps of bf16 and f16 arrays. The driver's encoder is looked up at run time:
+// nothing here links libcuda.
 #ifndef JAX_FLUX_CUDA_KERNELS_TENSOR_MAP_H_
 #define JAX_FLUX_CUDA_KERNELS_TENSOR_MAP_H_
 
@@ -20,6 +20,7 @@ struct TensorMapSpec {
   std::uint64_t extent[kMaxRank] = {};        // innermost first; that dimension is contiguous
   std::uint64_t stride_bytes[kMaxRank] = {};  // [0] unused; multiples of 16
   std::uint32_t box[kMaxRank] = {};
+  bool f16 = false;      // else bf16
   bool swizzled = true;  // 128-byte rows in the 128-byte swizzle, else rows as they are
 };
 

@@ -15,12 +15,11 @@
 
 #include "cuda/kernels/mbarrier.cuh"
 #include "cutlass/bfloat16.h"
+#include "cutlass/half.h"
 
 namespace jax_flux::kernels {
 
-using Element = cutlass::bfloat16_t;
-
-inline constexpr int kTileK = 64;  // one 128-byte swizzle row of bf16
+inline constexpr int kTileK = 64;  // one 128-byte swizzle row of a 16-bit type
 inline constexpr int kBoxRows = 64;
 inline constexpr int kBoxColumns = 64;
 inline constexpr int kBoxBytes = kBoxRows * kBoxColumns * 2;
@@ -36,11 +35,14 @@ enum class Warp : int { kProducer = 0, kPusher = 1, kMover0 = 2, kMover1 = 3 };
 // Hardware barrier ids; 0 is __syncthreads.
 enum class NamedBarrier : std::uint32_t { kStream0 = 1, kStream1 = 2 };
 
+// Element: bf16 or f16, of operands, partials and results; sums are f32.
 // kPingPong: each consumer warpgroup computes whole tiles in turn, so that one's epilogue runs
 // under the other's MMA. Else both share a tile in halves of 64-row blocks.
-template <int kM, int kN, bool kPingPong_, int kClusterM_, int kClusterN_, bool kTransposeW_,
-          int kStages_, int kSlots_, int kPushRows_>
+template <class Element_, int kM, int kN, bool kPingPong_, int kClusterM_, int kClusterN_,
+          bool kTransposeW_, int kStages_, int kSlots_, int kPushRows_>
 struct TileConfig {
+  using Element = Element_;
+  static_assert(sizeof(Element) == 2, "boxes, swizzles and stages count 16-bit elements");
   static constexpr int kTileM = kM;
   static constexpr int kTileN = kN;
   static constexpr bool kPingPong = kPingPong_;

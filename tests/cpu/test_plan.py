@@ -25,14 +25,15 @@ from jax_flux._plan import Installed, Instance, Problem
 from tests.cpu import programs
 
 
-def instance(op, layout="nn", tile=(128, 192), cluster=(2, 1)):
-    name = f"{op}_{layout}_{tile[0]}x{tile[1]}_c{cluster[0]}x{cluster[1]}"
-    return Instance(name, op, "bfloat16", layout, tile, cluster)
+def instance(op, layout="nn", tile=(128, 192), cluster=(2, 1), dtype="bfloat16"):
+    name = f"{op}_{dtype}_{layout}_{tile[0]}x{tile[1]}_c{cluster[0]}x{cluster[1]}"
+    return Instance(name, op, dtype, layout, tile, cluster)
 
 
 KERNELS = Installed(
     tuple(
-        instance(op, layout, tile, cluster)
+        instance(op, layout, tile, cluster, dtype)
+        for dtype in _plan.FUSED_DTYPES
         for op in ("plain", "ag_matmul", "matmul_rs")
         for layout, tile, cluster in (
             ("nn", (128, 192), (2, 1)),
@@ -112,7 +113,15 @@ def test_plan_fallback_says_why(arguments, reason, unsupported):
 
 def test_plan_fused_at_size_one_takes_the_plain_kernel():
     decision = decide(but(world=1), implementation="fused")
-    assert decision.plan.instance.startswith("plain_nn")
+    assert decision.plan.instance.startswith("plain_bfloat16_nn")
+
+
+def test_plan_takes_the_kernel_of_the_dtype():
+    problem = but(dtype="float16", out_dtype="float16")
+    assert "_float16_" in decide(problem).plan.instance
+    assert decide(but(out_dtype="float16")).reason == (
+        "the output dtype float16 is not the operands' bfloat16"
+    )
 
 
 def test_plan_transposed_weight_takes_the_nt_kernel():
@@ -410,7 +419,7 @@ def test_plan_of_known_sizes(op, m, n, k, world, kernel):
     if kernel is None:
         assert decision.reason.startswith("expected to lose: about")
     else:
-        assert decision.plan.instance == f"{op}_nn_{kernel}"
+        assert decision.plan.instance == f"{op}_bfloat16_nn_{kernel}"
 
 
 def test_backward_of_a_demanded_kernel_is_fused_where_it_can():
@@ -484,7 +493,7 @@ def test_fused_at_size_one_lowers_to_the_plain_kernel(op, kernels):
     shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.bfloat16)
     text = jax.jit(fn).trace(shape(64, 8), shape(8, 64)).lower(lowering_platforms=("cuda",))
     (row,) = attributes(text.as_text(), f"jax_flux_{op}_v1")
-    assert row["instance"].startswith("plain_nn")
+    assert row["instance"].startswith("plain_bfloat16_nn")
     assert (row["world"], row["groups"]) == (1, list(range(8)))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 import jax_flux
-from tests.gpu.gemm_operands import BF16, Case, Place, exact, place, put, put_all, shapes
+from tests.gpu.gemm_operands import Case, Place, exact, place, put, put_all, shapes
 
 # ---- programs ------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ def poison(cases: list[Case], at: Place) -> list[jax.Array]:
     out = []
     for case in cases:
         for y, spec in zip(exact(case, at, 0), shapes(case, at)[2], strict=True):
-            out.append(put(at, np.full(y.shape, np.nan, BF16), spec))
+            out.append(put(at, np.full(y.shape, np.nan, jnp.dtype(case.dtype)), spec))
     return out
 
 

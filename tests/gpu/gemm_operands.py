@@ -33,6 +33,7 @@ class Case:
     transpose_w: bool = False
     bias: bool = False
     activation: str | None = None
+    dtype: str = "bfloat16"
     implementation: str = "fused"
     tile: tuple[int, int] | None = None  # these three force the kernel
     cluster: tuple[int, int] | None = None
@@ -116,10 +117,11 @@ def operands(case: Case, at: Place, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng((seed, case.m, case.k, *case.n))
     sizes, _, _ = shapes(case, at)
     depth = sizes[0][-1]
-    out = [rng.standard_normal(sizes[0], np.float32).astype(BF16)]
+    dtype = jnp.dtype(case.dtype)
+    out = [rng.standard_normal(sizes[0], np.float32).astype(dtype)]
     scale = np.float32(depth**-0.5)
     for size in sizes[1:]:
-        out.append((rng.standard_normal(size, np.float32) * scale).astype(BF16))
+        out.append((rng.standard_normal(size, np.float32) * scale).astype(dtype))
     return out
 
 

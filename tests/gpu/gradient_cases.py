@@ -22,7 +22,7 @@ def gradients(cases: list[dict[str, Any]]) -> dict[str, Any]:
     at = place(None, None, None)
     every = [Case.parse(case) for case in cases]
     cotangents = [
-        np.random.default_rng((7, i, j)).standard_normal(y.shape).astype(BF16)
+        np.random.default_rng((7, i, j)).standard_normal(y.shape).astype(case.dtype)
         for i, case in enumerate(every)
         for j, y in enumerate(exact(case, at, 0))
     ]

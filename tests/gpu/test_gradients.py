@@ -13,8 +13,10 @@ CASES = {
     "ag-nt": ag(96, 136, 328, transpose_w=True),
     "ag-two-weights": ag(130, [136, 72], 264),
     "ag-two-weights-nt": ag(65, [72, 128], 200, transpose_w=True),
+    "ag-f16": ag(130, [136, 72], 264, dtype="float16"),
     "rs": rs(129, 200, 264, lead=[2]),
     "rs-nt": rs(96, 136, 328, transpose_w=True),
+    "rs-f16": rs(96, 136, 328, transpose_w=True, dtype="float16"),
     "rs-inner-axis": rs(33, 200, 72, lead=[2], rest=[3]),
 }
 
