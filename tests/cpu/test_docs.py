@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents do what they say: their Python runs, and the files and names they name exist.
 
-The ```` ```python ```` blocks of one document share a namespace and run in order. A block marked
-```` ```python processes=2 ```` is a script of its own, run by that many processes with the number
-of each and the coordinator's address as arguments.
+How a block is marked: tests/documents.py.
 """
 
 from __future__ import annotations
@@ -16,67 +14,47 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import jax_flux
+from tests.documents import DOCUMENTS, MARKS, ROOT, all_blocks, blocks, ids, prose
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 ROOMS = ("jax_flux", "cuda", "bazel", "tests", "examples", "benchmarks", "docs", "tools")
 SOURCES = (".py", ".cc", ".h", ".cu", ".cuh", ".bzl", ".sh")
-FENCE = re.compile(r"^```(\S*)[ ]*(.*)\n((?:.*\n)*?)^```[ ]*$", re.MULTILINE)
 DEADLINE_S = 180
+SCRIPTS = [block for block in all_blocks() if block.processes]
+QUOTES = [block for block in all_blocks() if block.mark.startswith("file=")]
 
 
-class Block(NamedTuple):
-    path: Path
-    line: int
-    code: str
-    processes: int  # 0: runs here, with the document's other blocks
-
-    @property
-    def where(self) -> str:
-        return f"{self.path.relative_to(ROOT)}:{self.line}"
+def _runs(block) -> bool:
+    return (block.language == "python" and not block.processes) or block.mark == "runs"
 
 
-def blocks(path: Path) -> list[Block]:
-    """The document's Python, in order."""
-    text = path.read_text()
-    found = []
-    for match in FENCE.finditer(text):
-        language, options, code = match.groups()
-        if language != "python":
-            continue
-        line = text.count("\n", 0, match.start()) + 2
-        count = re.fullmatch(r"processes=(\d+)", options)
-        assert count or not options, f"{path}:{line}: unknown mark {options!r}"
-        found.append(Block(path, line, code, int(count.group(1)) if count else 0))
-    return found
+WITH_PYTHON = [path for path in DOCUMENTS if any(_runs(block) for block in blocks(path))]
 
 
-def prose(path: Path) -> str:
-    """The document without its fenced blocks."""
-    return FENCE.sub("", path.read_text())
+def test_every_fence_is_of_a_kind_that_is_checked():
+    unknown = [
+        f"{block.where}: ```{block.language} {block.mark}"
+        for block in all_blocks()
+        if re.fullmatch(MARKS.get(block.language, "never"), block.mark) is None
+    ]
+    assert unknown == []
 
 
-def _ids(paths):
-    return [str(path.relative_to(ROOT)) for path in paths]
-
-
-WITH_PYTHON = [path for path in DOCUMENTS if any(not b.processes for b in blocks(path))]
-SCRIPTS = [block for path in DOCUMENTS for block in blocks(path) if block.processes]
-
-
-@pytest.mark.parametrize("path", WITH_PYTHON, ids=_ids(WITH_PYTHON))
+@pytest.mark.parametrize("path", WITH_PYTHON, ids=ids(WITH_PYTHON))
 def test_python_of_a_document_runs(path):
     namespace: dict[str, object] = {"__name__": "document"}
     for block in blocks(path):
-        if not block.processes:
+        if _runs(block):
             # Blank lines in front: a traceback then points into the document.
-            code = compile("\n" * (block.line - 1) + block.code, str(path), "exec")
-            exec(code, namespace)
+            above = "\n" * (block.line - 1)
+            code = block.code
+            if block.mark == "runs":
+                compile(above + block.side("-"), str(path), "exec")
+                code = block.side("+")
+            exec(compile(above + code, str(path), "exec"), namespace)
 
 
 @pytest.mark.parametrize("block", SCRIPTS, ids=[block.where for block in SCRIPTS])
@@ -108,12 +86,21 @@ def test_script_of_a_document_runs_in_several_processes(block, tmp_path):
     assert [process.returncode for process in running] == [0] * block.processes, outputs
 
 
+@pytest.mark.parametrize("block", QUOTES, ids=[block.where for block in QUOTES])
+def test_lines_that_a_document_quotes_stand_in_the_file(block):
+    source = (ROOT / block.mark.removeprefix("file=")).read_text()
+    lines = {line.strip() for line in source.splitlines()}
+    quoted = [line[1:].strip() for line in block.code.splitlines() if line[:1] in "+-"]
+    assert quoted
+    assert [line for line in quoted if line not in lines] == []
+
+
 def _names_a_file(word: str) -> bool:
     """Whether a word in backticks is meant as a path of this repository."""
     return re.fullmatch(rf"({'|'.join(ROOMS)})(/[\w.+-]+)*/?", word) is not None and "/" in word
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=_ids(DOCUMENTS))
+@pytest.mark.parametrize("path", DOCUMENTS, ids=ids(DOCUMENTS))
 def test_files_that_a_document_names_exist(path):
     words = re.findall(r"`([^`\s]+)`", prose(path))
     built = ("jax_flux/_native.abi3.so",)
@@ -121,14 +108,14 @@ def test_files_that_a_document_names_exist(path):
     assert missing == []
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=_ids(DOCUMENTS))
+@pytest.mark.parametrize("path", DOCUMENTS, ids=ids(DOCUMENTS))
 def test_public_names_that_a_document_uses_exist(path):
     names = set(re.findall(r"`jax_flux\.([A-Za-z]\w*)", prose(path)))
     unknown = [name for name in sorted(names) if not hasattr(jax_flux, name)]
     assert [name for name in unknown if importlib.util.find_spec(f"jax_flux.{name}") is None] == []
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=_ids(DOCUMENTS))
+@pytest.mark.parametrize("path", DOCUMENTS, ids=ids(DOCUMENTS))
 def test_our_environment_variables_that_a_document_names_exist(path):
     code = [ROOT / "Makefile"]
     for room in ROOMS:

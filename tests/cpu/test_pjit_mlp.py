@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import jax_flux
+from tests import documents
 from tests.cpu import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "pjit_mlp.py"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "flax.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "pjit.md"]
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,9 @@ def test_sizes_that_do_not_fit_are_said_in_words(flags, text, example, capsys):
 
 
 def diffs(page):
-    """The ```diff blocks of a page that are about this example."""
-    blocks = re.findall(r"^```diff\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [block for block in blocks if "_sharded" in block]
+    """The diff blocks of a page that are about this example."""
+    mark = f"file={SCRIPT.relative_to(ROOT)}"
+    return [block.code for block in documents.blocks(page) if block.mark == mark]
 
 
 def test_the_diff_in_the_docs_is_that_of_the_script(example):
@@ -91,7 +91,7 @@ def test_the_diff_in_the_docs_is_that_of_the_script(example):
     ]
     before, after = body("pjit"), body("flux")
     script = SCRIPT.read_text().splitlines()
-    assert diffs(ROOT / "docs" / "flax.md")
+    assert diffs(ROOT / "docs" / "pjit.md")
     for page in PAGES:
         for block in diffs(page):
             lines = block.splitlines()
