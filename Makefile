@@ -7,6 +7,7 @@
 #   FLAVOUR=cpu|cuda13       which lock file (default: cuda13 where an NVIDIA GPU is present)
 #   BAZEL=/path/to/bazel     (default: tools/setup/find_bazel.sh)
 #   PYTEST_ARGS=...          further arguments of pytest;  DEMO_ARGS=... of the demo
+#   REPORT_ARGS=...          of gpu-report: --list, --only WORDS, --seconds S, --run NAME, --help
 
 SHELL := /bin/sh
 .NOTPARALLEL:
@@ -35,7 +36,7 @@ NATIVE := jax_flux/_native.abi3.so
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 # --- running
 
@@ -109,6 +110,10 @@ test-cc: env-build ## C++ tests: protocol checker and simulation
 test-gpu: env-test native ## tests that need GPUs; skips name the hardware they want
 	$(PYTEST) tests/gpu
 
+.PHONY: gpu-report
+gpu-report: $(if $(HAS_GPU),env-report native,env-run) ## what GPUs show of this checkout, as JSON and a page
+	$(PY) -m benchmarks.gpu_report $(REPORT_ARGS)
+
 .PHONY: build-all
 build-all: native env-dev
 	@PY="$(PY)" tools/setup/bazel.sh build //...
@@ -128,7 +133,7 @@ clean: ## remove everything that make has made
 CLANG_FORMAT = $(if $(filter 1,$(OFFLINE)),clang-format,.venv/bin/clang-format)
 
 # Each says which lock files .venv needs, then what an interpreter taken as it is must have.
-.PHONY: env-run env-wheel env-demo env-test env-build env-dev env-docs
+.PHONY: env-run env-wheel env-demo env-test env-report env-build env-dev env-docs
 env-run:
 	$(call need,$(FLAVOUR),jax jaxlib)
 env-wheel:
@@ -137,6 +142,8 @@ env-demo:
 	$(call need,$(FLAVOUR),jax jaxlib optax rich matplotlib)
 env-test:
 	$(call need,$(FLAVOUR) build dev,jax jaxlib pytest)
+env-report:
+	$(call need,$(FLAVOUR) build dev,jax jaxlib pytest flax)
 env-build:
 	$(call need,$(FLAVOUR) build,build)
 env-dev:

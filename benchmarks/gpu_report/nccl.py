@@ -1,0 +1,29 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The NCCL with which several ranks can share one GPU."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+
+OLDEST = (2, 30)
+
+
+def sharing() -> str | None:
+    """Path of its library: ``JAX_FLUX_TEST_NCCL``, else the installed wheel's; None without."""
+    given = os.environ.get("JAX_FLUX_TEST_NCCL")
+    if given:
+        return given
+    try:
+        version = importlib.metadata.version("nvidia-nccl-cu13")
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except (importlib.metadata.PackageNotFoundError, ModuleNotFoundError):
+        return None
+    new_enough = tuple(int(part) for part in version.split(".")[:2]) >= OLDEST
+    if not new_enough or spec is None or not spec.submodule_search_locations:
+        return None
+    library = pathlib.Path(next(iter(spec.submodule_search_locations))) / "lib" / "libnccl.so.2"
+    return str(library) if library.exists() else None
