@@ -83,6 +83,13 @@ def _free_port() -> int:
         return port
 
 
+def _gpus(first: int, count: int) -> str:
+    """CUDA_VISIBLE_DEVICES for so many of the GPUs that this process may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(n) for n in range(first + count)]
+    return ",".join(name.strip() for name in names[first : first + count])
+
+
 Environment = Mapping[str, str | Sequence[str]]  # a sequence has one value per process
 
 
@@ -105,10 +112,11 @@ def _environment(placement: Placement, process: int, extra: Environment) -> dict
         assert library is not None
         env["LD_PRELOAD"] = library
         env["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
-        env["CUDA_VISIBLE_DEVICES"] = "0"
+        env["CUDA_VISIBLE_DEVICES"] = _gpus(0, 1)
         env["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{min(0.2, 0.8 / placement.world):.3f}"
-    elif placement.processes > 1:
-        env["CUDA_VISIBLE_DEVICES"] = str(process)
+    else:
+        # Each process sees its own GPUs alone: its ranks are all the devices that it has.
+        env["CUDA_VISIBLE_DEVICES"] = _gpus(process * placement.devices, placement.devices)
     for key, values in extra.items():
         value = values if isinstance(values, str) else values[process]
         env[key] = f"{env['XLA_FLAGS']} {value}" if key == "XLA_FLAGS" else value

@@ -91,8 +91,10 @@ def test_copy_one_process_two_gpus_equal_bits(pool, case):
     assert answer["wrong"] == 0
 
 
-@pytest.mark.gpus(2)
-def test_copy_one_process_two_gpus_growth_and_loop(pool):
-    ranks = pool(2, one_process=True)
+@pytest.mark.parametrize(
+    "count", [pytest.param(n, marks=pytest.mark.gpus(n), id=f"tp{n}") for n in (2, 4, 8)]
+)
+def test_copy_one_process_several_gpus_growth_and_loop(pool, count):
+    ranks = pool(count, one_process=True)
     assert ranks.run("growth", small=[1, 64, 64], large=[2, 1024, 512]) == [0]
     assert ranks.run("back_to_back", shape=[1, 64, 96], calls=50, runs=4) == [0]

@@ -76,6 +76,10 @@ FORCED = {
 }
 
 
+# One process with all these GPUs.
+ONE_PROCESS = [pytest.param(n, marks=pytest.mark.gpus(n), id=f"tp{n}") for n in (2, 4, 8)]
+
+
 def relative(rows):
     """Relative Frobenius error of one result over all ranks."""
     return math.sqrt(sum(row[0] for row in rows) / sum(row[1] for row in rows))
@@ -140,10 +144,10 @@ def test_gemms_on_part_of_a_mesh(pool, mesh, names, axis):
     check_sweep(answers, cases)
 
 
-@pytest.mark.gpus(2)
-def test_gemms_one_process_two_gpus(pool):
-    """XLA drives both ranks from threads of one process: plans, windows and launches per device."""
-    answers = pool(2, one_process=True).run("sweep", cases=list(CASES.values()), timeout_s=300)
+@pytest.mark.parametrize("count", ONE_PROCESS)
+def test_gemms_one_process_several_gpus(pool, count):
+    """XLA drives all ranks from threads of one process: plans, windows and launches per device."""
+    answers = pool(count, one_process=True).run("sweep", cases=list(CASES.values()), timeout_s=300)
     check_sweep(answers, CASES)
 
 
