@@ -15,6 +15,7 @@ from jax_flux._version import __version__
 
 TOOLS = {
     "bench": "time the ops against XLA, and say how much communication is left to hide",
+    "tune": "measure plans for given shapes and write the file that dispatch obeys",
     "doctor": "say what this machine offers, what is missing, and what an op would run here",
     "stress": "run randomly mixed calls with late ranks, and check every result",
 }

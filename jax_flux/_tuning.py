@@ -129,7 +129,7 @@ def load(user: pathlib.Path | None) -> Tuning:
     digest = hashlib.blake2b(digest_size=8)
     found: dict[Key, Record] = {}
     for path in paths:
-        text = _text(path)
+        text = text_of(path)
         records = parse(text, str(path))
         refused = [record for record in records if record.shared_gpus and not allowed]
         if refused:
@@ -141,7 +141,8 @@ def load(user: pathlib.Path | None) -> Tuning:
     return Tuning(found, digest.hexdigest(), ", ".join(map(str, paths)))
 
 
-def _text(path: pathlib.Path) -> str:
+def text_of(path: pathlib.Path) -> str:
+    """A tuning file as it is; TuningError where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

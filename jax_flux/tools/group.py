@@ -1,6 +1,6 @@
 # Copyright 2026 The jax_flux Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The devices that `bench` runs on: one process or several, GPUs that are distinct or shared."""
+"""The devices of `bench` and `tune`: one process or several, GPUs that are distinct or shared."""
 
 from __future__ import annotations
 
@@ -58,6 +58,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"axes of the mesh; the ops run over {AXIS} in every group at once: dp=2,{AXIS}=4, or "
         f"{AXIS}=4,dp=2 for groups of devices that are not neighbours (default all {AXIS})",
     )
+    parser.add_argument(
+        "--axis-size",
+        type=int,
+        metavar="W",
+        help=f"ranks of one op: --mesh dp=N/W,{AXIS}=W on all N devices",
+    )
     flags = parser.add_argument_group(
         "one process per GPU", "every process runs the same command; process 0 prints"
     )
@@ -87,6 +93,8 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 def complaint(options: argparse.Namespace) -> str | None:
     """What is wrong with the group's flags, in words."""
+    if options.axis_size is not None and (options.mesh or options.axis_size < 2):
+        return "--axis-size is a whole number from 2, and stands in for --mesh"
     three = (options.coordinator, options.processes, options.process)
     given = [value is not None for value in three]
     if any(given) and not all(given):
@@ -133,13 +141,22 @@ def join(options: argparse.Namespace) -> Group:
             f"JAX has one device ({devices[0].device_kind}), and one rank has no peer to talk to. "
             "Run on two or more GPUs, or JAX_PLATFORMS=cpu for a smoke run on CPU devices"
         )
-    mesh = _mesh(devices, options.mesh or {AXIS: len(devices)})
+    mesh = _mesh(devices, options.mesh or _around(len(devices), options.axis_size))
     if platform == "cpu":
         note = "times say nothing about GPUs; E is left blank"
         return Group(mesh, CPU, note)
     if _shared():
         return Group(mesh, SHARED, "they take turns, so times say nothing; E is left blank")
     return Group(mesh, REAL, "")
+
+
+def _around(count: int, axis_size: int | None) -> dict[str, int]:
+    """All devices in one group, or in groups of ``axis_size``."""
+    if axis_size is None or axis_size == count:
+        return {AXIS: count}
+    if count % axis_size:
+        raise GroupError(f"--axis-size {axis_size} does not divide {count} devices")
+    return {"dp": count // axis_size, AXIS: axis_size}
 
 
 def _mesh(devices: list[Any], sizes: dict[str, int]) -> jax.sharding.Mesh:

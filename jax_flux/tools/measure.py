@@ -57,7 +57,7 @@ class Program:
 
 
 def operands(
-    group: Group, dtype: str, x_shape: tuple[int, int], w_shape: tuple[int, int]
+    group: Group, dtype: str, x_shape: tuple[int, ...], w_shape: tuple[int, int]
 ) -> tuple[jax.Array, jax.Array]:
     """Random normal x and w, each rank's own, stacked along axis 0; w such that x @ w is too."""
 
@@ -234,7 +234,7 @@ def _best(
         try:
             program = compiled(group, op, x, w, trial_length, options)
         except Exception as error:  # a rival's compiler may raise anything; the table says it
-            entry["error"] = _first_line(error)
+            entry["error"] = first_line(error)
         # Nobody starts a call that a peer cannot make.
         if not gather(program is not None).all() or program is None:
             entry.setdefault("error", "it does not compile in another process")
@@ -260,7 +260,8 @@ def _best(
     return program, op
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """An exception's kind and the first line of its text."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:400] if text else ''}".rstrip(": ")
 

@@ -201,7 +201,9 @@ def test_missing_matplotlib_is_said_before_measuring(monkeypatch, capsys):
 
 def test_one_device_has_no_peer(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
-    options = argparse.Namespace(coordinator=None, distributed=False, gpu=None, mesh=None)
+    options = argparse.Namespace(
+        coordinator=None, distributed=False, gpu=None, mesh=None, axis_size=None
+    )
     with pytest.raises(group.GroupError, match="no peer"):
         group.join(options)
 

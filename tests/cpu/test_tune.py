@@ -1,0 +1,403 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m jax_flux tune``: its plans, its search on made-up times, its file, its words."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import jax_flux
+from jax_flux import _config, _cost, _plan, _records, _tuning
+from jax_flux.tools import cases, group, search, space, trials, tune, tuner
+from jax_flux.tools.space import Candidate
+from tests.cpu import programs
+from tests.cpu.test_plan import AG, KERNELS
+
+KIND = "NVIDIA H200"
+
+
+# ---- the plans -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", _plan.FUSED_OPS)
+@pytest.mark.parametrize("m, k, world", [(1, 8, 2), (512, 12288, 2), (100, 4104, 8), (8192, 64, 3)])
+def test_every_plan_that_is_tried_is_one_that_config_takes(op, m, k, world):
+    problem = _plan.Problem(op, 1, m, (1536,), (k,), world, "bfloat16", "bfloat16")
+    starts = space.starts(problem, KERNELS.instances, _cost.REFERENCE)
+    assert {c.instance for c in starts} == {
+        row.name for row in KERNELS.instances if (row.op, row.layout) == (op, "nn")
+    }
+    names = set()
+    for name, values in space.coordinates(problem):
+        names.add(name)
+        assert len(set(values)) == len(values) > 0
+        for value in values:
+            config = starts[0].but(name, value).config()
+            assert int(getattr(config, name)) == value
+    assert ("depth_outer" in names) == (op == "ag_matmul")
+    assert ("chunk_depth" in names) == (op == "ag_matmul" and k > 512)
+    assert ("sweep_segments" in names) == (world > 2)
+
+
+def test_the_most_promising_kernel_is_tried_first():
+    problem = _plan.Problem("ag_matmul", 1, 4096, (4096,), (8192,), 2, "bfloat16", "bfloat16")
+    first = space.starts(problem, KERNELS.instances, _cost.REFERENCE)[0]
+    assert first.instance == "ag_matmul_nn_128x256_c2x1"
+
+
+def test_a_candidate_knows_its_plan_in_words():
+    candidate = Candidate("kernel").but("depth_outer", 1).but("chunk_rows", 64)
+    assert str(candidate) == "kernel chunk_rows=64 depth_outer=1"
+    assert candidate.config() == jax_flux.Config(instance="kernel", chunk_rows=64, depth_outer=True)
+    assert candidate.but("chunk_rows", 64) == candidate
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+class Surface:
+    """Made-up times: seconds per kernel, times a factor per number, with noise and a meter."""
+
+    def __init__(self, kernels, factors=(), noise=0.0, budget=10**6):
+        self.kernels, self.factors = kernels, dict(factors)
+        self.noise, self.budget = noise, budget
+        self.random = np.random.default_rng(0)
+        self.broken: dict[Candidate, str] = {}
+        self.seen: dict[Candidate, None] = {}
+
+    @property
+    def tried(self):
+        return len(self.seen)
+
+    def exact(self, candidate):
+        seconds = self.kernels[candidate.instance]
+        for part in candidate.numbers:
+            seconds *= self.factors.get(part, 1.0)
+        return seconds
+
+    def times(self, candidates, repeats):
+        out = []
+        for candidate in candidates:
+            if candidate not in self.seen and self.tried >= self.budget:
+                self.broken[candidate] = trials.NO_TIME
+                out.append(None)
+                continue
+            self.seen[candidate] = None
+            if self.kernels[candidate.instance] is None:
+                self.broken[candidate] = "WRONG RESULT: relative error 1.00e+00 against XLA"
+                out.append(None)
+                continue
+            samples = self.exact(candidate) * self.random.normal(1, self.noise, repeats)
+            out.append(float(np.median(samples)))
+        return out
+
+    def left(self):
+        return self.tried < self.budget
+
+    def against_xla(self, candidates, repeats):
+        return [self.exact(c) for c in candidates], 300e-6
+
+
+def found(surface, coordinates=()):
+    starts = [Candidate(name) for name in surface.kernels]
+    return search.search(starts, coordinates, surface.times, surface.left)
+
+
+NUMBERS = (("chunk_rows", (64, 128, 256)), ("chunk_depth", (256, 512)), ("sm_margin", (0, 4)))
+
+
+def test_search_finds_kernel_and_numbers():
+    kernels = {f"k{i}": (300 + 10 * i) * 1e-6 for i in range(8)} | {"best": 280e-6, "bad": None}
+    factors = {("chunk_rows", 64): 0.9, ("chunk_depth", 512): 0.95, ("sm_margin", 4): 1.05}
+    surface = Surface(kernels, factors, noise=0.002)
+    result = found(surface, NUMBERS)
+    assert result.default == Candidate("best")
+    assert dict(result.best.numbers) == {"chunk_rows": 64, "chunk_depth": 512}
+    assert len(surface.broken) == 1
+    assert surface.tried < 10 + 2 * 7  # no grid: 10 kernels x 12 settings are 120
+
+
+def test_search_keeps_the_librarys_numbers_where_gains_are_noise():
+    surface = Surface({"a": 300e-6}, {("chunk_rows", 64): 0.995}, noise=0.001)
+    assert found(surface, NUMBERS).best == Candidate("a")
+
+
+def test_search_stops_when_the_budget_is_over_and_still_answers():
+    for budget in range(1, 12):
+        surface = Surface({f"k{i}": (300 + i) * 1e-6 for i in range(6)}, budget=budget)
+        result = found(surface, NUMBERS)
+        assert result.best == Candidate("k0")
+        assert surface.tried <= budget
+
+
+def test_search_of_kernels_that_are_all_wrong_finds_nothing():
+    assert found(Surface({"a": None, "b": None}), NUMBERS) is None
+    assert search.search([], NUMBERS, Surface({}).times, lambda: True) is None
+
+
+# ---- rows and their records ----------------------------------------------------------------------
+
+
+def place(**changes):
+    standard = dict(
+        world=8,
+        dtype="bfloat16",
+        batch=1,
+        device_kind=KIND,
+        installed=KERNELS,
+        shared=False,
+        versions=(("jax_flux", jax_flux.__version__),),
+        today="2026-12-01",
+    )
+    return tuner.Place(**(standard | changes))
+
+
+CALL = tuner.Call(cases.Case("ag", 4096, 1536, 4096), "nn")
+
+
+def tuned(surface_of, calls=(CALL,), at=None):
+    said, saved = [], []
+    done = tuner.tune_rows(calls, at or place(), surface_of, said.append, saved.append)
+    assert done == len(saved)
+    return saved, "\n".join(said)
+
+
+def every_kernel(seconds, **changes):
+    kernels = {row.name: seconds for row in KERNELS.instances} | changes
+    return lambda call: Surface(kernels, {("chunk_depth", 512): 0.9})
+
+
+def test_a_row_becomes_the_record_that_dispatch_obeys(tmp_path, monkeypatch):
+    saved, said = tuned(every_kernel(310e-6))
+    tune.write(tmp_path / "new" / "tuning.json", saved)
+    monkeypatch.setenv(_records.VARIABLE, str(tmp_path / "new" / "tuning.json"))
+    _tuning.use(None)
+    decision = _plan.plan(
+        AG,
+        implementation=None,
+        config=None,
+        platform="cuda",
+        device_kind=KIND,
+        installed=KERNELS,
+        tuning=_tuning.active(),
+    )
+    _tuning.use(None)
+    assert decision.reason == "tuned: 279 us fused against 300 us by XLA, record of 2026-12-01"
+    assert decision.plan.chunk_depth == 512
+    assert "279 us fused against 300 us by XLA; ag_matmul_nn" in said
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["tuning.json"]
+
+
+def test_a_row_that_xla_wins_says_so_in_its_record():
+    (record,), said = tuned(every_kernel(400e-6))
+    assert not record.fused_wins
+    assert (record.fused_us, record.xla_us) == (pytest.approx(360.0), pytest.approx(300.0))
+    assert "300 us by XLA against 360 us fused" in said
+
+
+def test_a_wrong_kernel_is_named_and_never_recorded():
+    wrong = "ag_matmul_nn_128x192_c2x1"
+    (record,), said = tuned(every_kernel(310e-6, **{wrong: None}))
+    assert record.instance != wrong
+    assert f"{wrong}: WRONG RESULT" in said
+    saved, said = tuned(lambda call: Surface({row.name: None for row in KERNELS.instances}))
+    assert not saved
+    assert "no kernel ran and was right" in said
+
+
+@pytest.mark.parametrize(
+    "case, change, words",
+    [
+        (cases.Case("ar", 4096, 1536, 4096), {}, "matmul_ar has no fused kernel"),
+        (cases.Case("ag", 4099, 1536, 4096), {}, "does not divide over 8 ranks"),
+        (cases.Case("ag", 4096, 1537, 4096), {}, "n = 1537 is not a multiple of 8"),
+        (CALL.case, dict(device_kind="NVIDIA A100-SXM4-80GB"), "sm_90"),
+        (CALL.case, dict(installed=_plan.Installed(problem="no library here")), "no library here"),
+    ],
+    ids=str,
+)
+def test_a_row_without_a_plan_says_why(case, change, words):
+    saved, said = tuned(every_kernel(1.0), [tuner.Call(case, "nn")], place(**change))
+    assert not saved
+    assert "not tuned" in said and words in said
+
+
+def test_a_run_that_breaks_keeps_what_it_has():
+    rows = [CALL, tuner.Call(cases.Case("rs", 4096, 1536, 4096), "nn"), CALL]
+
+    def surface_of(call):
+        if call.case.kind == "rs":
+            raise RuntimeError("a peer is gone")
+        return every_kernel(310e-6)(call)
+
+    saved, said = tuned(surface_of, rows)
+    assert len(saved) == 1
+    assert "[2/3] rs-4096x1536x4096 nn: stopped. RuntimeError: a peer is gone" in said
+
+
+def test_records_of_shared_gpus_and_batches_are_marked():
+    (record,), _ = tuned(every_kernel(310e-6), at=place(shared=True, batch=2))
+    assert record.shared_gpus
+    assert (record.key.batch, record.key.m) == (2, 512)
+
+
+# ---- trials on devices, here of the CPU ----------------------------------------------------------
+
+
+def cpu_trials(ops, *, kind="ag", layout="nn", budget_s=1e6, clock=None, batch=1):
+    ranks = group.Group(programs.make_mesh((4,), ("tp",)), group.CPU, "smoke")
+    case = cases.Case(kind, 64, 16, 32)
+    right = trials.flux(case, layout == "nt", None)
+
+    def op_of(candidate):
+        return right if candidate is None else ops[candidate.instance](right)
+
+    return trials.Trials(
+        case,
+        ranks,
+        dtype="bfloat16",
+        transpose_w=layout == "nt",
+        batch=batch,
+        budget_s=budget_s,
+        op_of=op_of,
+        **({"clock": clock} if clock else {}),
+    )
+
+
+def slow(right):
+    return lambda x, w: right(x, w) + 0 * sum(right(x * i, w) for i in range(1, 20))
+
+
+def wrong(right):
+    return lambda x, w: right(x, w).at[..., 3].set(0)
+
+
+def refuses(right):
+    def op(x, w):
+        raise ValueError("this kernel takes no such sizes")
+
+    return op
+
+
+@pytest.mark.parametrize("kind, layout, batch", [("ag", "nn", 1), ("rs", "nt", 1), ("ag", "nt", 3)])
+def test_trials_check_and_time_plans(kind, layout, batch):
+    ops = {"right": lambda right: right, "slow": slow, "wrong": wrong, "refuses": refuses}
+    on = cpu_trials(ops, kind=kind, layout=layout, batch=batch)
+    every = [Candidate(name) for name in ops]
+    took = on.times(every, 3)
+    assert took[0] is not None and took[1] is not None
+    assert took[2:] == [None, None]
+    assert "WRONG RESULT" in on.broken[every[2]]
+    assert on.broken[every[3]] == "ValueError: this kernel takes no such sizes"
+    assert on.times(every[2:], 3) == [None, None]  # known, and not tried again
+    assert on.tried == 4
+    fused, xla = on.against_xla(every[:1], 3)
+    assert len(fused) == 1 and fused[0] > 0 and xla > 0
+
+
+def test_trials_stop_at_the_budget_but_try_one_plan():
+    ticks = itertools.count()
+    on = cpu_trials(
+        {"a": lambda right: right, "b": lambda right: right},
+        budget_s=1,
+        clock=lambda: float(next(ticks)),
+    )
+    took = on.times([Candidate("a"), Candidate("b")], 1)
+    assert took[0] is not None and took[1] is None
+    assert on.broken[Candidate("b")] == trials.NO_TIME
+    assert not on.left()
+
+
+def test_trials_of_the_real_ops_say_that_a_cpu_has_no_kernel():
+    ranks = group.Group(programs.make_mesh((4,), ("tp",)), group.CPU, "smoke")
+    on = trials.Trials(
+        cases.Case("ag", 64, 16, 32),
+        ranks,
+        dtype="bfloat16",
+        transpose_w=False,
+        batch=1,
+        budget_s=60,
+    )
+    assert on.times([Candidate("kernel")], 1) == [None]
+    assert "platform 'cpu'" in on.broken[Candidate("kernel")]
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def run(*flags, **env):
+    keep = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    return subprocess.run(
+        [sys.executable, "-m", "jax_flux", "tune", *flags],
+        env=keep | {"JAX_PLATFORMS": "cpu"} | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_on_a_cpu_there_is_nothing_to_tune(tmp_path):
+    answer = run("--rows", "smoke", "--out", str(tmp_path / "t.json"))
+    assert answer.returncode == 1
+    assert "every call takes XLA: there is no plan to measure" in answer.stderr
+    assert not (tmp_path / "t.json").exists()
+
+
+def test_an_old_file_that_is_bad_stops_the_run_before_it_measures(tmp_path):
+    (tmp_path / "t.json").write_text("{")
+    answer = run("--out", str(tmp_path / "t.json"))
+    assert answer.returncode == 1
+    assert "no JSON" in answer.stderr and "--fresh" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--rows", "nothing"], "'nothing' names no row"),
+        (["--budget", "0"], "seconds, more than 0"),
+        (["--batch", "0"], "at least 1"),
+        (["--layouts", "tt"], "nn, nt, or nn,nt"),
+        (["--axis-size", "1"], "--axis-size is a whole number from 2"),
+        (["--coordinator", "here:1"], "belong together"),
+        (["--out", "."], "that is a folder"),
+    ],
+    ids=str,
+)
+def test_bad_flags_are_refused_in_words(flags, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        tune.main(["--out", "t.json", *flags])
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_without_a_users_file_one_must_be_named(capsys, monkeypatch):
+    monkeypatch.setenv(_records.VARIABLE, "off")
+    with pytest.raises(SystemExit):
+        tune.main([])
+    assert "--out" in capsys.readouterr().err
+
+
+def test_backward_rows_are_the_mirror_op_with_w_transposed():
+    parser = tune._parser()
+    options = parser.parse_args(
+        ["--shapes", "ag-1024x6144x12288", "rs-64x32x16", "--backward", "--out", "t.json"]
+    )
+    names = [call.name for call in tune._judged(parser, options)]
+    assert names == [
+        "ag-1024x6144x12288 nn",
+        "rs-64x32x16 nn",
+        "rs-1024x12288x6144 nt",
+        "ag-64x16x32 nt",
+    ]
+
+
+def test_numbers_of_a_plan_have_one_list():
+    fields = set(_plan.Plan.__dataclass_fields__)
+    assert {*_config.NUMBERS, "depth_outer", "sm_margin", "instance"} <= fields
