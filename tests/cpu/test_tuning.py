@@ -15,9 +15,9 @@ from jax.sharding import PartitionSpec as P
 
 import jax_flux
 from jax_flux import _compat, _ffi, _plan, _records, _tuning, errors
-from tests.cpu.test_plan import AG, KERNELS, attributes, call, cuda_text
+from tests.cpu.test_plan import AG, KERNELS, attributes, call, cuda_text, instance
 
-NAME = KERNELS.instances[4].name  # an ag_matmul nn kernel
+NAME = instance("ag_matmul").name
 KIND = "NVIDIA H200"
 NUMBERS = {"chunk_rows": 64, "chunk_depth": 512, "depth_outer": 1, "sweep_segments": 2}
 
