@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
+#include "benchmarks/native/paced.h"
 #include "cuda/kernels/gemm.h"
 
 #define PRESET_EXPORT extern "C" __attribute__((visibility("default")))
@@ -20,6 +22,7 @@ struct PresetCall {
   const char* instance;
   std::int32_t world, rank, batch, rows, columns, depth;
   std::int32_t raster_group, sweep_segments, chunk_rows, chunk_depth, depth_outer, sm_margin;
+  std::int32_t push_peers, push_ctas;
   const void* x;
   const void* w;
   void* y;
@@ -27,6 +30,7 @@ struct PresetCall {
   protocol::FailureRecord* record;
   std::uint64_t site;
   std::uint64_t fail_ns;
+  void* link;  // PacedLinkState of instances with the paced link
 };
 
 thread_local std::string last_error;
@@ -42,24 +46,34 @@ kernels::GemmProblem Problem(const kernels::GemmInstance& instance, const Preset
 }
 
 kernels::GemmPlan Plan(const PresetCall& call) {
-  return {call.raster_group, call.sweep_segments,   call.chunk_rows,
-          call.chunk_depth,  call.depth_outer != 0, call.sm_margin};
+  return {call.raster_group,     call.sweep_segments, call.chunk_rows, call.chunk_depth,
+          call.depth_outer != 0, call.sm_margin,      call.push_peers, call.push_ctas};
+}
+
+// Of the product, or of the table with the paced link.
+const kernels::GemmInstance* FindInstance(const char* name) {
+  for (const auto& instance : preset::PacedInstances()) {
+    if (std::string_view(name) == instance.kernel.name) return &instance;
+  }
+  return kernels::FindGemm(name);
 }
 
 }  // namespace
 
 PRESET_EXPORT int preset_instances(const char** names, int capacity) {
   int count = 0;
-  for (const auto& instance : kernels::GemmInstances()) {
-    if (count < capacity) names[count] = instance.kernel.name;
-    ++count;
+  for (const auto* table : {&kernels::GemmInstances(), &preset::PacedInstances()}) {
+    for (const auto& instance : *table) {
+      if (count < capacity) names[count] = instance.kernel.name;
+      ++count;
+    }
   }
   return count;
 }
 
 // Fills the plan fields from DefaultPlan.
 PRESET_EXPORT const char* preset_plan(PresetCall* call) {
-  const kernels::GemmInstance* instance = kernels::FindGemm(call->instance);
+  const kernels::GemmInstance* instance = FindInstance(call->instance);
   if (instance == nullptr) return Error("no such instance");
   const kernels::GemmPlan plan = kernels::DefaultPlan(*instance, Problem(*instance, *call));
   call->raster_group = plan.raster_group;
@@ -68,12 +82,14 @@ PRESET_EXPORT const char* preset_plan(PresetCall* call) {
   call->chunk_depth = plan.chunk_depth;
   call->depth_outer = plan.depth_outer;
   call->sm_margin = plan.sm_margin;
+  call->push_peers = plan.push_peers;
+  call->push_ctas = plan.push_ctas;
   return nullptr;
 }
 
 // Offsets inside a workspace, in the order of preset.py's Layout.
 PRESET_EXPORT const char* preset_layout(const PresetCall* call, std::uint64_t* out) {
-  const kernels::GemmInstance* instance = kernels::FindGemm(call->instance);
+  const kernels::GemmInstance* instance = FindInstance(call->instance);
   if (instance == nullptr) return Error("no such instance");
   const protocol::GenerationLayout layout{
       kernels::GemmNeeds(*instance, Problem(*instance, *call), Plan(*call))};
@@ -95,14 +111,14 @@ PRESET_EXPORT const char* preset_layout(const PresetCall* call, std::uint64_t* o
 }
 
 PRESET_EXPORT const char* preset_touch(const char* name) {
-  const kernels::GemmInstance* instance = kernels::FindGemm(name);
+  const kernels::GemmInstance* instance = FindInstance(name);
   if (instance == nullptr) return Error("no such instance");
   const cudaError_t status = kernels::Touch(instance->kernel);
   return Error(status == cudaSuccess ? std::string() : cudaGetErrorString(status));
 }
 
 PRESET_EXPORT const char* preset_launch(const PresetCall* preset, void* stream) {
-  const kernels::GemmInstance* instance = kernels::FindGemm(preset->instance);
+  const kernels::GemmInstance* instance = FindInstance(preset->instance);
   if (instance == nullptr) return Error("no such instance");
   const kernels::GemmProblem problem = Problem(*instance, *preset);
   const kernels::GemmPlan plan = Plan(*preset);
@@ -120,5 +136,6 @@ PRESET_EXPORT const char* preset_launch(const PresetCall* preset, void* stream) 
   call.record = preset->record;
   const bool alone = instance->op == kernels::GemmOp::kPlain;
   return Error(kernels::LaunchGemm(*instance, problem, plan, preset->x, preset->w, preset->y,
-                                   alone ? nullptr : &call, static_cast<cudaStream_t>(stream)));
+                                   alone ? nullptr : &call, static_cast<cudaStream_t>(stream),
+                                   {preset->link}));
 }

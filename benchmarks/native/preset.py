@@ -10,12 +10,23 @@ No link is involved: times say what the kernel costs, not what overlap gains.
     python preset.py LIBRARY check [INSTANCE ...]   each instance in a process of its own
     python preset.py LIBRARY waits [INSTANCE ...]   the same with peers that come late, or never
     python preset.py LIBRARY time [--json FILE]     medians beside torch.mm in the same run
+
+With --link GB_PER_S the peers' flags come at the pace of an emulated link (preset_link.py): check
+and time measure overlap then, and `search` tries a grid of plans:
+
+    python preset.py LIBRARY time --link 350 --json FILE --worlds 2 4 8
+    python preset.py LIBRARY search _ag --link 350 --rows 1024 --grid chunk_rows=64,128 push_ctas=32
 """
 
 import argparse
+import datetime
 import json
+import pathlib
+import subprocess
 import sys
+import tempfile
 
+import preset_link
 import torch
 from preset_check import cases, check, check_deadline, in_child, late_cases
 from preset_rank import Library, Rank
@@ -81,10 +92,87 @@ def plan_fields(text):
     return {key: int(value) for key, value in (part.split("=") for part in text.split(","))}
 
 
+def grid_field(text):
+    key, values = text.split("=")
+    return key, [int(value) for value in values.split(",")]
+
+
+def linked_rows(arguments):
+    """(op, row) of the paced tables that the flags pick."""
+    for op, rows in preset_link.ROWS.items():
+        if arguments.names and not any(f"_{op}" in name for name in arguments.names):
+            continue
+        for row in rows:
+            if not arguments.rows or row[0] in arguments.rows:
+                yield op, row
+
+
+def time_linked(arguments):
+    """Every row, world and paced instance; the table, and a record of it."""
+    wanted = [name for name in arguments.names if name not in ("_ag", "_rs")]
+    failed = []
+    with tempfile.TemporaryDirectory() as folder:
+        part = pathlib.Path(folder, "rows.jsonl")
+
+        def body(world):
+            library = Library(arguments.library)
+            for op, row in linked_rows(arguments):
+                record = preset_link.time_row(library, op, row, world, arguments.link, wanted,
+                                              arguments.repetitions)  # fmt: skip
+                with part.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+
+        for world in arguments.worlds:
+            failed.append(in_child(arguments.seconds, lambda world=world: body(world)))
+        records = [json.loads(line) for line in part.read_text().splitlines()]
+    peak = max(2 * r["m"] * r["n"] * r["k"] / min(r["cublas_us"], r["plain_us"]) for r in records)
+    for record in records:
+        preset_link.judge(record, peak)
+        print(*preset_link.lines(record), sep="\n")
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(
+            json.dumps({**machine(arguments), "peak_tflops": peak / 1e6, "rows": records}, indent=1)
+        )
+    return any(failed)
+
+
+def machine(arguments):
+    query = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
+    command = ["nvidia-smi", "-i", "0", f"--query-gpu={query}", "--format=csv,noheader"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "label": "emulated: one rank alone, its peers by symmetry, one link of the given rate",
+        "link_gb_per_s": arguments.link,
+        "command": " ".join(["python", "benchmarks/native/preset.py", *sys.argv[1:]]),
+        "gpu_after_the_run": dict(zip(query.split(","), said.split(", "), strict=False)),
+        "torch": torch.__version__, "cuda": torch.version.cuda,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": arguments.commit,
+        "times": f"medians in us of {arguments.repetitions} x 2 launches, all of a row in turns",
+    }  # fmt: skip
+
+
+def search_linked(arguments):
+    wanted = [name for name in arguments.names if name not in ("_ag", "_rs")]
+    picked = list(linked_rows(arguments))
+    grid = dict(arguments.grid or [])
+
+    def body(world):
+        library = Library(arguments.library)
+        share = arguments.budget / len(picked) / len(arguments.worlds)
+        for op, row in picked:
+            preset_link.search(library, op, row, world, arguments.link, wanted, grid, share)
+            sys.stdout.flush()
+
+    failed = [in_child(arguments.seconds, lambda world=world: body(world))
+              for world in arguments.worlds]  # fmt: skip
+    return any(failed)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library")
-    parser.add_argument("mode", choices=["check", "waits", "time"])
+    parser.add_argument("mode", choices=["check", "waits", "time", "search"])
     parser.add_argument("names", nargs="*", help="parts of instance names; all by default")
     parser.add_argument("--json")
     parser.add_argument("--worlds", type=int, nargs="*", default=[2, 8])
@@ -97,7 +185,25 @@ def main():
     )
     parser.add_argument("--rows", type=int, nargs="*", help="only shapes of these m")
     parser.add_argument("--seconds", type=float, default=25)
+    parser.add_argument("--link", type=float, metavar="GB_PER_S", help="pace of an emulated link")
+    parser.add_argument("--grid", type=grid_field, nargs="*", metavar="FIELD=N,N,...",
+                        help="search: plan fields and their values")  # fmt: skip
+    parser.add_argument("--budget", type=float, default=60, help="search: seconds for all rows")
+    parser.add_argument("--repetitions", type=int, default=9, help="time --link")
+    parser.add_argument("--commit", default="unknown", help="for the record of time --link")
     arguments = parser.parse_args()
+    if arguments.mode == "search" and not arguments.link:
+        parser.error("search wants --link GB_PER_S: without a link no plan waits for anything")
+    if arguments.mode == "search":
+        sys.exit(search_linked(arguments))
+    if arguments.mode == "time" and arguments.link:
+        sys.exit(time_linked(arguments))
+    if arguments.mode == "check" and arguments.link:
+
+        def paced(op):
+            return ({**case, "link": arguments.link} for case in cases(op))
+
+        sys.exit(bool(check(arguments.library, arguments.names, arguments.seconds, paced, True)))
     if arguments.mode == "check":
         sys.exit(bool(check(arguments.library, arguments.names, arguments.seconds, cases)))
     if arguments.mode == "waits":

@@ -199,8 +199,8 @@ def in_child(seconds, body):
     return -9
 
 
-def check(path, wanted, seconds, cases):
-    names = [n for n in Library(path).instances() if not wanted or any(w in n for w in wanted)]
+def check(path, wanted, seconds, cases, paced=False):
+    names = [n for n in Library(path).instances(paced) if not wanted or any(w in n for w in wanted)]
     failed = []
 
     def body(name):

@@ -12,11 +12,13 @@ MAX_WORLD = 8
 EPOCH = 6  # epoch of the first call; its parity is 0
 SITE = 0x5EED
 POISON = float("nan")
+FLAG_NS = 1800  # a store's acknowledgement over the link, then the flag: 3 x 0.6 us one way
 
 
 PROBLEM_FIELDS = ("world", "rank", "batch", "rows", "columns", "depth")
 PLAN_FIELDS = (
     *("raster_group", "sweep_segments", "chunk_rows", "chunk_depth", "depth_outer", "sm_margin"),
+    *("push_peers", "push_ctas"),
 )
 LAYOUT_FIELDS = (
     *("total", "epoch", "entries", "data", "ag_flags", "ag_row", "ag_count"),
@@ -39,6 +41,7 @@ class PresetCall(ctypes.Structure):
         ("record", ctypes.c_void_p),
         ("site", ctypes.c_uint64),
         ("fail_ns", ctypes.c_uint64),
+        ("link", ctypes.c_void_p),
     ]
 
 
@@ -48,10 +51,11 @@ class Library:
         for name in ("plan", "layout", "touch", "launch"):
             getattr(self.lib, f"preset_{name}").restype = ctypes.c_char_p
 
-    def instances(self):
+    def instances(self, paced=False):
+        """Names of the product's instances, or of those that send over the emulated link."""
         names = (ctypes.c_char_p * 64)()
         count = self.lib.preset_instances(names, 64)
-        return [names[i].decode() for i in range(count)]
+        return [n for n in (names[i].decode() for i in range(count)) if ("_paced_" in n) == paced]
 
     def _check(self, error):
         if error:
@@ -73,10 +77,23 @@ class Library:
         self._check(self.lib.preset_launch(ctypes.byref(call), stream))
 
 
-class Rank:
-    """One rank's call with everything its peers would have sent."""
+def paced_link(gb_per_s):
+    """State of an emulated link (paced_link.cuh): eighths of a nanosecond, and 1 GB/s = 1 B/ns."""
+    state = torch.zeros(18, dtype=torch.int64)
+    state[16:17].view(torch.float64)[0] = 8 / gb_per_s
+    state[17] = 8 * FLAG_NS
+    return state.cuda()
 
-    def __init__(self, library, name, world, rank, batch, rows, columns, depth, plan=None):
+
+class Rank:
+    """One rank's call with everything its peers would have sent.
+
+    With a link rate (GB/s; instances that pace only) their flags come as the own ones go.
+    """
+
+    def __init__(
+        self, library, name, world, rank, batch, rows, columns, depth, plan=None, link=None
+    ):
         self.library, self.name = library, name
         self.op = name.rsplit("_", 1)[1]
         transpose = "_nt_" in name
@@ -105,6 +122,8 @@ class Rank:
         self.call.y = self.y.data_ptr()
         self.record = torch.zeros(64, dtype=torch.int64).pin_memory()
         self.call.record = self.record.data_ptr()
+        self.link = paced_link(link) if link else None
+        self.call.link = self.link.data_ptr() if link else None
         if self.op != "plain":
             self._workspaces()
 
@@ -126,7 +145,7 @@ class Rank:
                     entry[0], entry[1] = EPOCH + parity, SITE
         width, kind = (columns, "rs") if self.op == "rs" else (depth, "ag")
         for source in range(world):
-            if source == rank:
+            if source == rank or self.link is not None:
                 continue
             row = at[f"{kind}_flags"] + source * at[f"{kind}_row"]
             self.words(own, row, at[f"{kind}_count"])[:] = EPOCH + 1

@@ -35,8 +35,13 @@ protocol::TileGrid Grid(const GemmInstance& instance, const GemmProblem& problem
 }
 
 protocol::ChunkGrid Chunks(const GemmProblem& problem, const GemmPlan& plan) {
-  return {problem.batch,   problem.rows,     problem.depth,
-          plan.chunk_rows, plan.chunk_depth, plan.depth_outer};
+  return {problem.batch,
+          problem.rows,
+          problem.depth,
+          plan.chunk_rows,
+          plan.chunk_depth,
+          plan.depth_outer,
+          std::min(plan.push_peers, std::max(1, problem.world - 1))};
 }
 
 // Array of `planes` x rows x width with two outer dimensions whose strides are given in planes.
@@ -201,6 +206,8 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
        plan.chunk_depth % static_cast<int>(kPushColumns) != 0)) {
     return "a chunk is not a whole number of push boxes";
   }
+  if (plan.push_peers < 1) return Sentence("push_peers", plan.push_peers, "at least 1");
+  if (plan.push_ctas < 1) return Sentence("push_ctas", plan.push_ctas, "at least 1");
   if (p.op == GemmOp::kAgMatmul) {
     const protocol::ChunkGrid chunks = Chunks(p, plan);
     const std::int64_t pushes =
@@ -252,12 +259,15 @@ protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProb
 
 std::string LaunchGemm(const GemmInstance& instance, const GemmProblem& problem,
                        const GemmPlan& plan, const void* x, const void* w, void* y,
-                       const protocol::Call* call, cudaStream_t stream) {
+                       const protocol::Call* call, cudaStream_t stream,
+                       const Instruments& instruments) {
   std::string error = CanRun(instance, problem, plan);
   if (!error.empty()) return error;
   GemmParams params = {};
   error = FillParams(instance, problem, plan, x, w, y, call, &params);
   if (!error.empty()) return error;
+  params.push_ctas = plan.push_ctas;
+  params.instruments = instruments;
   int sms = 0;
   cudaError_t status = SmCount(&sms);
   if (status == cudaSuccess) {

@@ -58,8 +58,15 @@ struct GemmPlan {
   std::int32_t sweep_segments = 1;  // peers' segments in one sweep (protocol::TileGrid)
   std::int32_t chunk_rows = 128;    // ag: unit of a push and its flag
   std::int32_t chunk_depth = 1024;
-  bool depth_outer = false;    // ag: all rows of a k range first
-  std::int32_t sm_margin = 0;  // SMs left free
+  bool depth_outer = false;          // ag: all rows of a k range first
+  std::int32_t sm_margin = 0;        // SMs left free
+  std::int32_t push_peers = 1;       // ag: peers served in turn (protocol::ChunkGrid)
+  std::int32_t push_ctas = 1 << 20;  // ag: CTAs that push at a time
+};
+
+// Device memory of instances that measure (benchmarks/native); null in the product.
+struct Instruments {
+  void* link = nullptr;
 };
 
 // Every instance, in the order of the table.
@@ -79,10 +86,12 @@ protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProb
 
 // Enqueues one call. `call` is null for plain; else its generation satisfies GemmNeeds, and its op,
 // rank and world are the problem's. x, w and y are device pointers, 16-byte aligned. Allocates and
-// synchronises nothing: may run under capture. Empty on success, else what failed.
+// synchronises nothing: may run under capture. `instruments` is for instances built to measure.
+// Empty on success, else what failed.
 std::string LaunchGemm(const GemmInstance& instance, const GemmProblem& problem,
                        const GemmPlan& plan, const void* x, const void* w, void* y,
-                       const protocol::Call* call, cudaStream_t stream);
+                       const protocol::Call* call, cudaStream_t stream,
+                       const Instruments& instruments = {});
 
 }  // namespace jax_flux::kernels
 

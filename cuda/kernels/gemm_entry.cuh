@@ -38,12 +38,13 @@ struct Policies<Tile, GemmOp::kMatmulRs> {
   using Pusher = EntryPush;
 };
 
-template <class Tile, GemmOp kOp>
+// Build: the product, or one that measures.
+template <class Tile, GemmOp kOp, class Build = Product>
 GemmInstance DescribeGemm(const char* name) {
   using Seams = Policies<Tile, kOp>;
   const auto function =
       GemmSm90<Tile, typename Seams::Schedule, typename Seams::Gate, typename Seams::Sink,
-               typename Seams::Pusher, kOp != GemmOp::kPlain>;
+               typename Seams::Pusher, kOp != GemmOp::kPlain, Build>;
   GemmInstance instance = {};
   instance.kernel.name = name;
   instance.kernel.op = kOp == GemmOp::kPlain      ? "plain"

@@ -220,11 +220,11 @@ __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMem
 }
 
 // Mover role: one thread per stream.
-template <class Tile, class Schedule, class Sink>
+template <class Tile, class Schedule, class Sink, class Link>
 __device__ __forceinline__ void MoveTiles(const GemmParams& params, SharedMemory<Tile>& smem,
                                           int stream, std::int32_t cta_rank) {
   TicketRing<Tile> tickets(smem);
-  SlotMover<Tile, Sink> mover(smem, params, stream, cta_rank);
+  SlotMover<Tile, Sink, Link> mover(smem, params, stream, cta_rank);
   for (;;) {
     const bool mine = !Tile::kPingPong || tickets.cursor.Slot() % 2 == stream;
     const std::int32_t ticket = tickets.template Read<false>();
@@ -233,7 +233,8 @@ __device__ __forceinline__ void MoveTiles(const GemmParams& params, SharedMemory
   }
 }
 
-template <class Tile, class Schedule, class Gate, class Sink, class Pusher, bool kHasCall>
+template <class Tile, class Schedule, class Gate, class Sink, class Pusher, bool kHasCall,
+          class Build>
 __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ GemmParams params) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   auto& smem = *reinterpret_cast<SharedMemory<Tile>*>(shared);
@@ -258,9 +259,10 @@ __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ 
       if (warp == Warp::kProducer) {
         ProduceTiles<Tile, Schedule, Gate>(params, smem, cta_rank);
       } else if (warp == Warp::kPusher) {
-        Pusher::Run(params, smem);
+        Pusher::template Run<typename Build::Link>(params, smem);
       } else {
-        MoveTiles<Tile, Schedule, Sink>(params, smem, warp == Warp::kMover0 ? 0 : 1, cta_rank);
+        MoveTiles<Tile, Schedule, Sink, typename Build::Link>(
+            params, smem, warp == Warp::kMover0 ? 0 : 1, cta_rank);
       }
     }
     __syncwarp();  // the other lanes wait for the elected one

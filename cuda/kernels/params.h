@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include "cuda/kernels/gemm.h"
 #include "cuda/protocol/epoch.h"
 #include "cuda/protocol/layout.h"
 #include "cuda/protocol/schedule.h"
@@ -27,7 +28,9 @@ struct GemmParams {
   protocol::TileGrid grid;
   protocol::ChunkGrid chunks;  // ag
   std::int32_t k_blocks;       // of 64
+  std::int32_t push_ctas;      // ag: CTAs that push at a time
   protocol::Call call;         // unused by the plain kernel
+  Instruments instruments;     // null in the product
 };
 
 }  // namespace jax_flux::kernels

@@ -6,6 +6,7 @@
 #ifndef JAX_FLUX_CUDA_KERNELS_PUSH_TMA_CUH_
 #define JAX_FLUX_CUDA_KERNELS_PUSH_TMA_CUH_
 
+#include "cuda/kernels/link.cuh"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/sync.cuh"
 #include "cuda/kernels/tickets.cuh"
@@ -16,13 +17,13 @@ namespace jax_flux::kernels {
 
 // plain
 struct NoPush {
-  template <class Tile>
+  template <class Link, class Tile>
   __device__ static void Run(const GemmParams&, SharedMemory<Tile>&) {}
 };
 
 // matmul_rs: only announces the call.
 struct EntryPush {
-  template <class Tile>
+  template <class Link, class Tile>
   __device__ static void Run(const GemmParams& params, SharedMemory<Tile>&) {
     if (blockIdx.x != 0 || !params.call.first_launch) return;
     // Release, system scope; pairs with CheckEntry on every peer.
@@ -33,35 +34,41 @@ struct EntryPush {
 
 // ag_matmul: announces the call, then pushes chunks by ticket, those needed last sent last.
 struct ShardPush {
-  template <class Tile>
+  template <class Link, class Tile>
   __device__ static void Run(const GemmParams& params, SharedMemory<Tile>& smem) {
     // A later launch of the call multiplies what the first has brought.
     if (!params.call.first_launch) return;
-    EntryPush::Run(params, smem);
+    EntryPush::Run<Link>(params, smem);
+    // Chunks in flight share the link, so few pushers at a time bring the first chunks early. A
+    // seat is taken by whoever runs, so one resident CTA is still enough. The copy tickets are free
+    // in a GEMM's launch.
+    if (TakeTicket(params.call, protocol::ControlWord::kCopyTicket) >= params.push_ctas) return;
     const std::uint64_t epoch = protocol::CallEpoch<DeviceMemory>(params.call);
     const protocol::ChunkGrid& chunks = params.chunks;
-    const std::int32_t rank = params.call.rank;
     const std::int32_t total = protocol::TotalPushes(chunks, params.call.world);
     RingCursor<2> loads, stores;
+    Link link(params);
     for (;;) {
       const std::int32_t ticket = TakeTicket(params.call, protocol::ControlWord::kPushTicket);
       if (ticket >= total) break;
-      const protocol::PushCoord push = protocol::PushAt(chunks, rank, params.call.world, ticket);
-      PushChunk(params, smem, push, static_cast<std::int32_t>(epoch & 1), loads, stores);
+      const protocol::PushCoord push =
+          protocol::PushAt(chunks, params.call.rank, params.call.world, ticket);
+      PushChunk(params, smem, link, push, static_cast<std::int32_t>(epoch & 1), loads, stores);
       // wait_group 0, not .read: the boxes are written at the peer before the flag is.
       bulk::WaitStores<0>();
       const std::int32_t index =
           chunks.FlagIndex(push.chunk.batch, push.chunk.row_chunk, push.chunk.depth_chunk);
       // Release, system scope; pairs with ChunkGate's EnterTile or AwaitBlock on `peer`.
-      protocol::PublishFlag<DeviceMemory>(params.call, epoch, push.peer,
-                                          params.call.layout.AgFlagOffset(rank, index));
+      link.Publish(params.call, epoch, push.peer, [&](std::int32_t source) {
+        return params.call.layout.AgFlagOffset(source, index);
+      });
     }
   }
 
  private:
-  template <class Tile>
+  template <class Link, class Tile>
   __device__ static __forceinline__ void PushChunk(const GemmParams& params,
-                                                   SharedMemory<Tile>& smem,
+                                                   SharedMemory<Tile>& smem, Link& link,
                                                    const protocol::PushCoord& push,
                                                    std::int32_t parity, RingCursor<2>& loads,
                                                    RingCursor<2>& stores) {
@@ -94,12 +101,16 @@ struct ShardPush {
     load();  // both buffers are free: the chunk before ended with WaitStores<0>
     for (std::int32_t box = 0; box < boxes; ++box) {
       bulk::WaitStoreReads<0>();  // the other buffer's store has read it
+      link.AwaitDeparted(0);
       if (box + 1 < boxes) load();
       // TMA wrote the buffer and TMA reads it: one proxy, ordered by the barrier.
       smem.push_full[stores.Slot()].Wait(stores.FullParity(), "push box");
       TmaStore(target, smem.push[stores.Slot()], store_k, store_row, push.chunk.batch,
                params.call.rank, parity);
       bulk::CommitStores();
+      // What of the box is inside the shard: TMA leaves out the rest.
+      link.Depart(2 * min(Tile::kPushRows, chunks.rows - store_row) *
+                  min(kPushColumns, chunks.depth - store_k));
       advance(store_row, store_k);
       stores.Advance();
     }

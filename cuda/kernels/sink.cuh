@@ -13,6 +13,7 @@
 #include <cute/arch/copy_sm90.hpp>
 #include <cute/tensor.hpp>
 
+#include "cuda/kernels/link.cuh"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/sync.cuh"
 #include "cuda/kernels/tile.cuh"
@@ -171,7 +172,7 @@ struct SlotWriter {
 };
 
 // Mover side of one stream: one thread.
-template <class Tile, class Sink>
+template <class Tile, class Sink, class Link>
 struct SlotMover {
   SharedMemory<Tile>& smem;
   const GemmParams& params;
@@ -179,16 +180,21 @@ struct SlotMover {
   std::int32_t cta_rank;
   std::uint64_t epoch = 0;
   RingCursor<Tile::kSlots> cursor;
+  Link link;
 
   __device__ SlotMover(SharedMemory<Tile>& shared, const GemmParams& kernel_params, int stream_idx,
                        std::int32_t cluster_rank)
-      : smem(shared), params(kernel_params), stream(stream_idx), cta_rank(cluster_rank) {
+      : smem(shared),
+        params(kernel_params),
+        stream(stream_idx),
+        cta_rank(cluster_rank),
+        link(kernel_params) {
     if constexpr (Sink::kReduces) epoch = protocol::CallEpoch<DeviceMemory>(params.call);
   }
 
   __device__ __forceinline__ void HandleTile(const protocol::TileCoord& at) {
     if constexpr (!Sink::kReduces) {
-      StoreTile(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
+      StoreTile<false>(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
         TmaStore(params.y, slot, column, row, at.segment, at.batch);
       });
     } else {
@@ -198,19 +204,20 @@ struct SlotMover {
                                 cta_rank * Tile::kMmaWarpgroups + (Tile::kPingPong ? 0 : stream);
       if (at.segment == rank) {
         FetchPartials(at, flag, parity);
-        StoreTile(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
+        StoreTile<false>(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
           TmaStore(params.y, slot, column, row, 0, at.batch);
         });
         return;
       }
-      StoreTile(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
+      StoreTile<true>(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
         TmaStore(params.area[at.segment], slot, column, row, at.batch, rank, parity);
       });
       // wait_group 0, not .read: the boxes are written at the owner before the flag is.
       bulk::WaitStores<0>();
       // Release, system scope; pairs with FetchPartials on rank `segment`.
-      protocol::PublishFlag<DeviceMemory>(params.call, epoch, at.segment,
-                                          params.call.layout.RsFlagOffset(rank, flag));
+      link.Publish(params.call, epoch, at.segment, [&](std::int32_t source) {
+        return params.call.layout.RsFlagOffset(source, flag);
+      });
     }
   }
 
@@ -222,12 +229,19 @@ struct SlotMover {
     return CtaRow<Tile>(at, cta_rank) + Tile::BlockRow(stream, box / Tile::kColumnBoxes);
   }
 
-  template <class Store>
+  // Bytes of a box that lie inside the segment: TMA leaves out the rest.
+  __device__ __forceinline__ std::int32_t BoxBytes(std::int32_t column, std::int32_t row) const {
+    return 2 * max(0, min(kBoxRows, params.grid.rows - row)) *
+           max(0, min(kBoxColumns, params.grid.columns - column));
+  }
+
+  template <bool kToPeer, class Store>
   __device__ __forceinline__ void StoreTile(const protocol::TileCoord& at, Store store) {
     RingCursor<Tile::kSlots> oldest = cursor;  // slots whose store may still read them
     for (int box = 0; box < Tile::kBoxes; ++box) {
       if (box >= Tile::kSlots) {
         bulk::WaitStoreReads<Tile::kSlots - 1>();
+        if constexpr (kToPeer) link.AwaitDeparted(Tile::kSlots - 1);
         // The consumers may refill it; pairs with their wait in Write, CTA scope.
         smem.slot_empty[stream][oldest.Slot()].Arrive();
         oldest.Advance();
@@ -240,9 +254,11 @@ struct SlotMover {
       smem.slot_full[stream][cursor.Slot()].Wait(cursor.FullParity(), "finished box");
       store(smem.slot[stream][cursor.Slot()], BoxColumn(at, box), BoxRow(at, box));
       bulk::CommitStores();
+      if constexpr (kToPeer) link.Depart(BoxBytes(BoxColumn(at, box), BoxRow(at, box)));
       cursor.Advance();
     }
     bulk::WaitStoreReads<0>();
+    if constexpr (kToPeer) link.AwaitDeparted(0);
     for (int left = 0; left < Tile::kSlots; ++left) {
       smem.slot_empty[stream][oldest.Slot()].Arrive();  // as above
       oldest.Advance();

@@ -26,7 +26,7 @@ enum class ControlWord : std::int32_t {
   kBusy,        // u64: call-site id of the running call, 0 when idle
   kTileTicket,  // u32: next tile (cluster) to claim
   kPushTicket,  // u32: next push to claim
-  kCopyTicket,  // u32: next copy-out to claim
+  kCopyTicket,  // u32: next copy-out to claim; in a GEMM, which pushes, the next pusher's seat
   kDoneCtas,    // u32: CTAs of the running launch that have finished
   kWarned,      // u32: 1 once this call has reported a late peer
   kFailed,      // u32: 1 once a thread of this call has written the fatal record

@@ -102,6 +102,8 @@ struct ChunkGrid {
   std::int32_t chunk_rows;
   std::int32_t chunk_depth;
   bool depth_outer;  // send all rows of a k range first (small m) or all k of a row range
+  // Peers that are served in turn, chunk by chunk; the next ones after all chunks of these.
+  std::int32_t peers = 1;
 
   JAX_FLUX_HD std::int32_t RowChunks() const { return CeilDiv(rows, chunk_rows); }
   JAX_FLUX_HD std::int32_t DepthChunks() const { return CeilDiv(depth, chunk_depth); }
@@ -134,12 +136,16 @@ struct PushCoord {
   ChunkCoord chunk;
 };
 
-// Pushes by ticket: every chunk to r+1, then every chunk to r+2, ...: farthest-needed last.
+// Pushes by ticket: every chunk to the first `peers` of r+1, r+2, ..., then to the next ones:
+// farthest-needed last. All ranks count alike, so no two of them hit one receiver at a ticket.
 JAX_FLUX_HD PushCoord PushAt(const ChunkGrid& grid, std::int32_t rank, std::int32_t world,
                              std::int32_t ticket) {
   const std::int32_t count = grid.Count();
-  const std::int32_t step = ticket / count;
-  return {PushPeerAt(rank, world, step), ChunkAt(grid, ticket - step * count)};
+  const std::int32_t first = ticket / count / grid.peers * grid.peers;
+  const std::int32_t left = world - 1 - first;
+  const std::int32_t peers = left < grid.peers ? left : grid.peers;
+  const std::int32_t rest = ticket - first * count;
+  return {PushPeerAt(rank, world, first + rest % peers), ChunkAt(grid, rest / peers)};
 }
 
 JAX_FLUX_HD std::int32_t TotalPushes(const ChunkGrid& grid, std::int32_t world) {

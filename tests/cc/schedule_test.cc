@@ -123,7 +123,10 @@ void CheckChunks(const ChunkGrid& grid, std::int32_t world, Counts* counts) {
     for (std::int32_t ticket = 0; ticket < TotalPushes(grid, world); ++ticket) {
       const PushCoord push = PushAt(grid, rank, world, ticket);
       const ChunkCoord at = push.chunk;
-      CHECK_EQ(push.peer, PushPeerAt(rank, world, ticket / grid.Count()), ticket);
+      const std::int32_t step = (push.peer - rank - 1 + world) % world;
+      CHECK_EQ(step / grid.peers, ticket / grid.Count() / grid.peers, "turn of " << ticket);
+      // No two ranks hit one receiver at a ticket.
+      CHECK_EQ(PushAt(grid, 0, world, ticket).peer, PushPeerAt(0, world, step), ticket);
       CHECK(sent.insert({push.peer, grid.FlagIndex(at.batch, at.row_chunk, at.depth_chunk)}).second,
             "pushed twice: ticket " << ticket);
       counts->pushes += 1;
@@ -176,8 +179,10 @@ int main() {
         }
         for (std::int32_t depth : {8, 64, 500}) {
           for (bool depth_outer : {false, true}) {
-            CheckChunks({batch, rows, depth, 128, 64, depth_outer}, world, &counts);
-            CheckChunks({batch, rows, depth, 48, 512, depth_outer}, world, &counts);
+            for (std::int32_t peers : {1, 2, 3, 7}) {
+              CheckChunks({batch, rows, depth, 128, 64, depth_outer, peers}, world, &counts);
+              CheckChunks({batch, rows, depth, 48, 512, depth_outer, peers}, world, &counts);
+            }
           }
         }
       }
