@@ -199,7 +199,7 @@ def search(library, op, row, world, rate, wanted, grid, seconds, keep=4):
     end = time.monotonic() + seconds
     defaults = [key for key in keys if key[1] is None]
     while True:
-        for key, values in measure({**{k: runs[k] for k in keys}, **bare}, 2).items():
+        for key, values in measure({**{k: runs[k] for k in keys}, **bare}, 2, 1).items():
             samples[key] += values
         if time.monotonic() > end or (len(keys) <= keep + len(defaults) and
                                       len(samples[keys[0]]) >= 10):  # fmt: skip
