@@ -18,6 +18,7 @@ TOOLS = {
     "tune": "measure plans for given shapes and write the file that dispatch obeys",
     "doctor": "say what this machine offers, what is missing, and what an op would run here",
     "stress": "run randomly mixed calls with late ranks, and check every result",
+    "trace": "one fused call's timeline per CTA and warp role, for Perfetto or as a picture",
 }
 
 

@@ -10,6 +10,7 @@ def _paced(row):
         "name": row["name"].replace("sm90_", "sm90_paced_"),
         "config": row["config"],
         "op": row["op"],
+        "build": "PacedTraced" if row["build"] == "Traced" else "Paced",
         "why": "measures overlap on one GPU",
         "no_spills": False,  # the ring of departures is indexed at run time
     }
@@ -17,14 +18,14 @@ def _paced(row):
 PACED_INSTANCES = [
     _paced(row)
     for row in GEMM_INSTANCES
-    if "_nn_" in row["name"] and not row["name"].endswith("_plain")
+    if "_bf16_nn_" in row["name"] and not row["name"].endswith("_plain")
 ]
 
 PACED_UNIT = """#include "benchmarks/native/paced_link.cuh"
 #include "cuda/kernels/gemm_entry.cuh"
 namespace jax_flux::preset {
 kernels::GemmInstance Describe_%{name}() {
-  return kernels::DescribeGemm<kernels::TileConfig<%{config}>, kernels::GemmOp::%{op}, Paced>(
+  return kernels::DescribeGemm<kernels::TileConfig<%{config}>, kernels::GemmOp::%{op}, %{build}>(
       "%{name}");
 }
 }  // namespace jax_flux::preset

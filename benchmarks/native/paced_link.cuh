@@ -14,7 +14,7 @@
 #ifndef JAX_FLUX_BENCHMARKS_NATIVE_PACED_LINK_CUH_
 #define JAX_FLUX_BENCHMARKS_NATIVE_PACED_LINK_CUH_
 
-#include "cuda/kernels/link.cuh"
+#include "cuda/kernels/build.cuh"
 
 namespace jax_flux::preset {
 
@@ -73,6 +73,11 @@ class PacedLink {
 
 struct Paced {
   using Link = PacedLink;
+  using Trace = kernels::NoTrace;
+};
+struct PacedTraced {
+  using Link = PacedLink;
+  using Trace = kernels::KernelTrace;
 };
 
 }  // namespace jax_flux::preset

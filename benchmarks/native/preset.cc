@@ -30,7 +30,8 @@ struct PresetCall {
   protocol::FailureRecord* record;
   std::uint64_t site;
   std::uint64_t fail_ns;
-  void* link;  // PacedLinkState of instances with the paced link
+  void* link;   // PacedLinkState, of instances with the paced link
+  void* trace;  // of traced instances
 };
 
 thread_local std::string last_error;
@@ -137,5 +138,5 @@ PRESET_EXPORT const char* preset_launch(const PresetCall* preset, void* stream) 
   const bool alone = instance->op == kernels::GemmOp::kPlain;
   return Error(kernels::LaunchGemm(*instance, problem, plan, preset->x, preset->w, preset->y,
                                    alone ? nullptr : &call, static_cast<cudaStream_t>(stream),
-                                   {preset->link}));
+                                   {preset->link, preset->trace}));
 }

@@ -116,7 +116,7 @@ def medians(runs, repetitions):
 
 def plain_launcher(library, calls, row):
     """The unsplit GEMM of the product's own kernel."""
-    name = next(n for n in library.instances() if "_nn_" in n and n.endswith("_plain"))
+    name = next(n for n in library.instances() if "_bf16_nn_" in n and n.endswith("_plain"))
     call = PresetCall(instance=name.encode(), world=1, rank=0, batch=1, rows=row[0],
                       columns=row[1], depth=row[2])  # fmt: skip
     library.touch(name)

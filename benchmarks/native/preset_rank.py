@@ -42,6 +42,7 @@ class PresetCall(ctypes.Structure):
         ("site", ctypes.c_uint64),
         ("fail_ns", ctypes.c_uint64),
         ("link", ctypes.c_void_p),
+        ("trace", ctypes.c_void_p),
     ]
 
 
@@ -51,11 +52,12 @@ class Library:
         for name in ("plan", "layout", "touch", "launch"):
             getattr(self.lib, f"preset_{name}").restype = ctypes.c_char_p
 
-    def instances(self, paced=False):
-        """Names of the product's instances, or of those that send over the emulated link."""
+    def instances(self, paced=False, traced=False):
+        """Names of the product's instances, of those over the emulated link, with timestamps."""
         names = (ctypes.c_char_p * 64)()
         count = self.lib.preset_instances(names, 64)
-        return [n for n in (names[i].decode() for i in range(count)) if ("_paced_" in n) == paced]
+        found = (names[i].decode() for i in range(count))
+        return [n for n in found if (("_paced_" in n), ("_traced_" in n)) == (paced, traced)]
 
     def _check(self, error):
         if error:

@@ -163,9 +163,9 @@ Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
     problem.rank = binding->rank;
     kernel_call = binding->MakeCall(call.site.op, call.site.site, launch.first, launch.last);
   }
-  const std::string error =
-      kernels::LaunchGemm(*call.instance, problem, call.Plan(problem), launch.x, launch.w, launch.y,
-                          binding != nullptr ? &kernel_call : nullptr, stream);
+  const std::string error = kernels::LaunchGemm(
+      *call.instance, problem, call.Plan(problem), launch.x, launch.w, launch.y,
+      binding != nullptr ? &kernel_call : nullptr, stream, {nullptr, launch.trace});
   if (!error.empty()) {
     return Status(Code::kInternal, Format("%s: %s", OpName(call.site.op), error.c_str()));
   }

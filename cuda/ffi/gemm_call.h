@@ -65,6 +65,7 @@ struct GemmLaunch {
   void* y;
   bool first;
   bool last;
+  void* trace = nullptr;  // of a traced instance: kernels::TraceBytes, zeroed
 };
 runtime::Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
                             kernels::GemmProblem problem, const GemmLaunch& launch,

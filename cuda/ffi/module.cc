@@ -22,7 +22,8 @@ namespace {
 
 nb::dict Registrations() {
   nb::dict targets;
-  for (const Target& target : {AllGatherCopyTarget(), AgMatmulTarget(), MatmulRsTarget()}) {
+  for (const Target& target : {AllGatherCopyTarget(), AgMatmulTarget(), MatmulRsTarget(),
+                               AgMatmulTraceTarget(), MatmulRsTraceTarget()}) {
     nb::dict stages;
     stages["instantiate"] = nb::capsule(reinterpret_cast<void*>(target.instantiate));
     stages["prepare"] = nb::capsule(reinterpret_cast<void*>(target.prepare));

@@ -12,6 +12,8 @@ namespace jax_flux::ffi {
 Target AllGatherCopyTarget();  // all_gather_copy.cc
 Target AgMatmulTarget();       // ag_matmul.cc
 Target MatmulRsTarget();       // matmul_rs.cc
+Target AgMatmulTraceTarget();  // trace.cc
+Target MatmulRsTraceTarget();  // trace.cc
 
 }  // namespace jax_flux::ffi
 

@@ -64,10 +64,20 @@ struct GemmPlan {
   std::int32_t push_ctas = 1 << 20;  // ag: CTAs that push at a time
 };
 
-// Device memory of instances that measure (benchmarks/native); null in the product.
+// Device memory of instances that are built to be looked at; null for the product's.
 struct Instruments {
-  void* link = nullptr;
+  void* link = nullptr;   // of an emulated link: benchmarks/native/paced_link.cuh
+  void* trace = nullptr;  // TraceBytes of it, zeroed: trace.cuh
 };
+
+inline constexpr int kTraceRoles = 6;     // producer, pusher, two movers, two consumers
+inline constexpr int kTraceSpans = 1024;  // that a role has room for
+inline constexpr std::uint64_t kTraceLineBytes = 16;
+
+// Bytes that a traced launch of `ctas` CTAs may write.
+constexpr std::uint64_t TraceBytes(int ctas) {
+  return static_cast<std::uint64_t>(ctas) * kTraceRoles * (kTraceSpans + 1) * kTraceLineBytes;
+}
 
 // Every instance, in the order of the table.
 const std::vector<GemmInstance>& GemmInstances();

@@ -38,8 +38,11 @@ struct Policies<Tile, GemmOp::kMatmulRs> {
   using Pusher = EntryPush;
 };
 
-// Build: the product, or one that measures.
-template <class Tile, GemmOp kOp, class Build = Product>
+// The planner never picks an instance of an op with this suffix.
+template <class Build>
+constexpr bool kIsTraced = std::is_same_v<Build, Traced>;
+
+template <class Tile, GemmOp kOp, class Build>
 GemmInstance DescribeGemm(const char* name) {
   using Seams = Policies<Tile, kOp>;
   const auto function =
@@ -47,9 +50,13 @@ GemmInstance DescribeGemm(const char* name) {
                typename Seams::Pusher, kOp != GemmOp::kPlain, Build>;
   GemmInstance instance = {};
   instance.kernel.name = name;
-  instance.kernel.op = kOp == GemmOp::kPlain      ? "plain"
-                       : kOp == GemmOp::kAgMatmul ? "ag_matmul"
-                                                  : "matmul_rs";
+  if constexpr (kOp == GemmOp::kPlain) {
+    instance.kernel.op = "plain";
+  } else if constexpr (kOp == GemmOp::kAgMatmul) {
+    instance.kernel.op = kIsTraced<Build> ? "ag_matmul_trace" : "ag_matmul";
+  } else {
+    instance.kernel.op = kIsTraced<Build> ? "matmul_rs_trace" : "matmul_rs";
+  }
   constexpr bool kBf16 = std::is_same<typename Tile::Element, cutlass::bfloat16_t>::value;
   instance.kernel.dtype = kBf16 ? "bf16" : "f16";
   instance.kernel.layout = Tile::kTransposeW ? "nt" : "nn";

@@ -27,6 +27,7 @@
 #include "cuda/kernels/tickets.cuh"
 #include "cuda/kernels/tile.cuh"
 #include "cuda/kernels/tma.cuh"
+#include "cuda/kernels/trace.cuh"
 #include "cutlass/arch/reg_reconfig.h"
 
 namespace jax_flux::kernels {
@@ -60,9 +61,9 @@ __device__ __forceinline__ void InitBarriers(SharedMemory<Tile>& smem) {
 }
 
 // Producer role: one thread.
-template <class Tile, class Schedule, class Gate>
+template <class Tile, class Schedule, class Gate, class Trace>
 __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMemory<Tile>& smem,
-                                             std::int32_t cta_rank) {
+                                             std::int32_t cta_rank, Trace& trace) {
   Schedule schedule;
   Gate gate(params);
   TicketRing<Tile> tickets(smem);
@@ -85,10 +86,14 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
     const std::int32_t column = CtaColumn<Tile>(at, cta_rank);
     const std::int32_t a_part = cta_rank / Tile::kClusterM * Tile::kALoadRows;
     const std::int32_t b_part = cta_rank % Tile::kClusterM * Tile::kBLoadRows;
+    const TraceTime tile_begin = trace.Now();
     gate.EnterTile(params, at, row);
+    trace.Add(Span::kGate, tile_begin, ticket, kTraceGateNs);
     for (std::int32_t block = 0; block < params.k_blocks; ++block) {
       const std::int32_t k = block * kTileK;
+      const TraceTime gate_begin = trace.Now();
       gate.AwaitBlock(params, at, k);
+      trace.Add(Span::kGate, gate_begin, ticket, kTraceGateNs);
       // Pairs with ReleaseStage of every warpgroup that read the stage, cluster scope.
       smem.empty[stage.Slot()].Wait(stage.EmptyParity(), "free stage");
       // Pairs with the consumers' wait for the stage in MultiplyTile, CTA scope.
@@ -109,6 +114,7 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
       }
       stage.Advance();
     }
+    trace.Add(Span::kLoad, tile_begin, ticket);
   }
 }
 
@@ -147,17 +153,21 @@ __device__ __forceinline__ void PassTurn(SharedMemory<Tile>& smem, int stream) {
 }
 
 // acc = A_tile * B_tile over k: one wgmma group per stage, one group in flight.
-template <class Tile, class Mma, class FragmentA, class FragmentB, class Accumulator>
+template <class Tile, class Mma, class FragmentA, class FragmentB, class Accumulator, class Trace>
 __device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma, const FragmentA& a,
                                              const FragmentB& b, Accumulator& acc,
                                              RingCursor<Tile::kStages>& stage,
-                                             std::int32_t k_blocks, int stream) {
+                                             std::int32_t k_blocks, int stream, std::int32_t ticket,
+                                             Trace& trace) {
   using cute::_;
+  const TraceTime begin = trace.Now();
   mma.accumulate_ = cute::GMMA::ScaleOut::Zero;
   std::uint32_t previous = stage.Slot();
   for (std::int32_t block = 0; block < k_blocks; ++block) {
     // Pairs with the producers' TMA into this stage; its bytes complete on this barrier.
+    const TraceTime wait_begin = trace.Now();
     smem.full[stage.Slot()].Wait(stage.FullParity(), "stage");
+    trace.Add(Span::kStarve, wait_begin, ticket, kTraceStarveNs);
     // wgmma.fence: orders this warpgroup's registers only. The stage was written by TMA and is read
     // by wgmma, both in the async proxy.
     cute::warpgroup_fence_operand(acc);
@@ -178,12 +188,13 @@ __device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma,
   cute::warpgroup_wait<0>();  // acc is complete, the last stage has been read
   cute::warpgroup_fence_operand(acc);
   ReleaseStage(smem, previous);
+  trace.Add(Span::kMma, begin, ticket);
 }
 
 // Consumer role: one warpgroup.
-template <class Tile, class Schedule, class Sink>
+template <class Tile, class Schedule, class Sink, class Trace>
 __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMemory<Tile>& smem,
-                                             int stream) {
+                                             int stream, Trace& trace) {
   using namespace cute;
   using Element = typename Tile::Element;
   typename Tile::Mma mma;
@@ -209,27 +220,36 @@ __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMem
       stage.Skip(params.k_blocks);
       continue;
     }
+    const TraceTime turn_begin = trace.Now();
     AwaitTurn(smem, sequence, stream);
-    MultiplyTile<Tile>(smem, mma, a, b, acc, stage, params.k_blocks, stream);
+    trace.Add(Span::kTurn, turn_begin, ticket);
+    MultiplyTile<Tile>(smem, mma, a, b, acc, stage, params.k_blocks, stream, ticket, trace);
+    const TraceTime sum_begin = trace.Now();
     if constexpr (Sink::kReduces) {
       const protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
-      if (at.segment == params.call.rank) writer.Add(acc, params.call.world - 1);
+      if (at.segment == params.call.rank) {
+        writer.Add(acc, params.call.world - 1);
+        trace.Add(Span::kAdd, sum_begin, ticket);
+      }
     }
+    const TraceTime write_begin = trace.Now();
     writer.Write(acc);
+    trace.Add(Span::kWrite, write_begin, ticket);
   }
 }
 
 // Mover role: one thread per stream.
-template <class Tile, class Schedule, class Sink, class Link>
+template <class Tile, class Schedule, class Sink, class Build>
 __device__ __forceinline__ void MoveTiles(const GemmParams& params, SharedMemory<Tile>& smem,
-                                          int stream, std::int32_t cta_rank) {
+                                          int stream, std::int32_t cta_rank,
+                                          typename Build::Trace& trace) {
   TicketRing<Tile> tickets(smem);
-  SlotMover<Tile, Sink, Link> mover(smem, params, stream, cta_rank);
+  SlotMover<Tile, Sink, Build> mover(smem, params, stream, cta_rank, trace);
   for (;;) {
     const bool mine = !Tile::kPingPong || tickets.cursor.Slot() % 2 == stream;
     const std::int32_t ticket = tickets.template Read<false>();
     if (ticket == kNoTile) return;
-    if (mine) mover.HandleTile(protocol::TileAt(params.grid, Schedule::kOrder, ticket));
+    if (mine) mover.HandleTile(protocol::TileAt(params.grid, Schedule::kOrder, ticket), ticket);
   }
 }
 
@@ -256,19 +276,26 @@ __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ 
     // elect.sync, not a lane test: so ptxas knows that one thread issues the TMA instructions and
     // leaves out a loop over lanes around each of them.
     if (cute::elect_one_sync()) {
+      // A role of TraceRole per warp, in the order of Warp.
+      typename Build::Trace trace(params, static_cast<TraceRole>(warp), true);
       if (warp == Warp::kProducer) {
-        ProduceTiles<Tile, Schedule, Gate>(params, smem, cta_rank);
+        ProduceTiles<Tile, Schedule, Gate>(params, smem, cta_rank, trace);
       } else if (warp == Warp::kPusher) {
-        Pusher::template Run<typename Build::Link>(params, smem);
+        Pusher::template Run<Build>(params, smem, trace);
       } else {
-        MoveTiles<Tile, Schedule, Sink, typename Build::Link>(
-            params, smem, warp == Warp::kMover0 ? 0 : 1, cta_rank);
+        MoveTiles<Tile, Schedule, Sink, Build>(params, smem, warp == Warp::kMover0 ? 0 : 1,
+                                               cta_rank, trace);
       }
+      trace.Finish();
     }
     __syncwarp();  // the other lanes wait for the elected one
   } else {
     cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
-    ConsumeTiles<Tile, Schedule, Sink>(params, smem, warpgroup - 1);
+    typename Build::Trace trace(params,
+                                warpgroup == 1 ? TraceRole::kConsumer0 : TraceRole::kConsumer1,
+                                threadIdx.x % kWarpgroup == 0);
+    ConsumeTiles<Tile, Schedule, Sink>(params, smem, warpgroup - 1, trace);
+    trace.Finish();
   }
 
   // No CTA leaves while its neighbour may still multicast into it or arrive at its barriers, and

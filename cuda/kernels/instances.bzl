@@ -14,8 +14,9 @@ _OPS = {"plain": "kPlain", "ag": "kAgMatmul", "rs": "kMatmulRs"}
 
 _ELEMENTS = {"bf16": "cutlass::bfloat16_t", "f16": "cutlass::half_t"}
 
-def _row(op, layout, shape, cluster, why, dtype = "bf16"):
-    name = "sm90_%s_%s_%dx%dx64_%s_c%dx%d_%s" % (
+def _row(op, layout, shape, cluster, why, dtype = "bf16", traced = False):
+    name = "sm90_%s%s_%s_%dx%dx64_%s_c%dx%d_%s" % (
+        "traced_" if traced else "",
         dtype,
         layout,
         shape.tile[0],
@@ -37,7 +38,13 @@ def _row(op, layout, shape, cluster, why, dtype = "bf16"):
         shape.slots,
         shape.push_rows,
     )
-    return {"name": name, "config": config, "op": _OPS[op], "why": why}
+    return {
+        "name": name,
+        "config": config,
+        "op": _OPS[op],
+        "build": "Traced" if traced else "Product",
+        "why": why,
+    }
 
 # Cooperative 256 x 192 was tried: never faster than ping-pong 128 x 192 and up to 8 % slower.
 _BF16_INSTANCES = [
@@ -53,6 +60,8 @@ _BF16_INSTANCES = [
     _row("rs", "nn", _PING_PONG_RS, (1, 2), "an odd number of tile rows per rank, one above all"),
     _row("rs", "nt", _PING_PONG_RS, (1, 2), "the same, dx of ag_matmul"),
     _row("rs", "nn", _WIDE, (2, 1), "n = 4096: 192 leaves 3 % of the columns empty"),
+    _row("ag", "nn", _PING_PONG, (2, 1), "python -m jax_flux trace", traced = True),
+    _row("rs", "nn", _PING_PONG_RS, (2, 1), "python -m jax_flux trace", traced = True),
 ]
 
 # f16 runs at bf16's speed; the wide tile's 3 % at one n is not worth its compile time twice.
@@ -73,7 +82,7 @@ GEMM_INSTANCES = _BF16_INSTANCES + _F16_INSTANCES
 GEMM_UNIT = """#include "cuda/kernels/gemm_entry.cuh"
 namespace jax_flux::kernels {
 GemmInstance Describe_%{name}() {
-  return DescribeGemm<TileConfig<%{config}>, GemmOp::%{op}>("%{name}");
+  return DescribeGemm<TileConfig<%{config}>, GemmOp::%{op}, %{build}>("%{name}");
 }
 }  // namespace jax_flux::kernels
 """

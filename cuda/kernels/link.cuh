@@ -29,11 +29,6 @@ struct DirectLink {
   }
 };
 
-// What an instance is built for besides its op. Measuring builds replace parts of it.
-struct Product {
-  using Link = DirectLink;
-};
-
 }  // namespace jax_flux::kernels
 
 #endif  // JAX_FLUX_CUDA_KERNELS_LINK_CUH_

@@ -6,7 +6,7 @@
 #ifndef JAX_FLUX_CUDA_KERNELS_PUSH_TMA_CUH_
 #define JAX_FLUX_CUDA_KERNELS_PUSH_TMA_CUH_
 
-#include "cuda/kernels/link.cuh"
+#include "cuda/kernels/build.cuh"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/sync.cuh"
 #include "cuda/kernels/tickets.cuh"
@@ -17,14 +17,15 @@ namespace jax_flux::kernels {
 
 // plain
 struct NoPush {
-  template <class Link, class Tile>
-  __device__ static void Run(const GemmParams&, SharedMemory<Tile>&) {}
+  template <class Build, class Tile>
+  __device__ static void Run(const GemmParams&, SharedMemory<Tile>&, typename Build::Trace&) {}
 };
 
 // matmul_rs: only announces the call.
 struct EntryPush {
-  template <class Link, class Tile>
-  __device__ static void Run(const GemmParams& params, SharedMemory<Tile>&) {
+  template <class Build, class Tile>
+  __device__ static void Run(const GemmParams& params, SharedMemory<Tile>&,
+                             typename Build::Trace&) {
     if (blockIdx.x != 0 || !params.call.first_launch) return;
     // Release, system scope; pairs with CheckEntry on every peer.
     protocol::PostEntries<DeviceMemory>(params.call,
@@ -34,11 +35,12 @@ struct EntryPush {
 
 // ag_matmul: announces the call, then pushes chunks by ticket, those needed last sent last.
 struct ShardPush {
-  template <class Link, class Tile>
-  __device__ static void Run(const GemmParams& params, SharedMemory<Tile>& smem) {
+  template <class Build, class Tile>
+  __device__ static void Run(const GemmParams& params, SharedMemory<Tile>& smem,
+                             typename Build::Trace& trace) {
     // A later launch of the call multiplies what the first has brought.
     if (!params.call.first_launch) return;
-    EntryPush::Run<Link>(params, smem);
+    EntryPush::Run<Build>(params, smem, trace);
     // Chunks in flight share the link, so few pushers at a time bring the first chunks early. A
     // seat is taken by whoever runs, so one resident CTA is still enough. The copy tickets are free
     // in a GEMM's launch.
@@ -47,13 +49,16 @@ struct ShardPush {
     const protocol::ChunkGrid& chunks = params.chunks;
     const std::int32_t total = protocol::TotalPushes(chunks, params.call.world);
     RingCursor<2> loads, stores;
-    Link link(params);
+    typename Build::Link link(params);
     for (;;) {
       const std::int32_t ticket = TakeTicket(params.call, protocol::ControlWord::kPushTicket);
       if (ticket >= total) break;
       const protocol::PushCoord push =
           protocol::PushAt(chunks, params.call.rank, params.call.world, ticket);
+      const TraceTime push_begin = trace.Now();
       PushChunk(params, smem, link, push, static_cast<std::int32_t>(epoch & 1), loads, stores);
+      trace.Add(Span::kPush, push_begin, ticket);
+      const TraceTime flag_begin = trace.Now();
       // wait_group 0, not .read: the boxes are written at the peer before the flag is.
       bulk::WaitStores<0>();
       const std::int32_t index =
@@ -62,6 +67,7 @@ struct ShardPush {
       link.Publish(params.call, epoch, push.peer, [&](std::int32_t source) {
         return params.call.layout.AgFlagOffset(source, index);
       });
+      trace.Add(Span::kFlag, flag_begin, ticket);
     }
   }
 

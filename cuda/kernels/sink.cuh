@@ -13,7 +13,7 @@
 #include <cute/arch/copy_sm90.hpp>
 #include <cute/tensor.hpp>
 
-#include "cuda/kernels/link.cuh"
+#include "cuda/kernels/build.cuh"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/sync.cuh"
 #include "cuda/kernels/tile.cuh"
@@ -172,7 +172,7 @@ struct SlotWriter {
 };
 
 // Mover side of one stream: one thread.
-template <class Tile, class Sink, class Link>
+template <class Tile, class Sink, class Build>
 struct SlotMover {
   SharedMemory<Tile>& smem;
   const GemmParams& params;
@@ -180,21 +180,23 @@ struct SlotMover {
   std::int32_t cta_rank;
   std::uint64_t epoch = 0;
   RingCursor<Tile::kSlots> cursor;
-  Link link;
+  typename Build::Link link;
+  typename Build::Trace& trace;
 
   __device__ SlotMover(SharedMemory<Tile>& shared, const GemmParams& kernel_params, int stream_idx,
-                       std::int32_t cluster_rank)
+                       std::int32_t cluster_rank, typename Build::Trace& recorder)
       : smem(shared),
         params(kernel_params),
         stream(stream_idx),
         cta_rank(cluster_rank),
-        link(kernel_params) {
+        link(kernel_params),
+        trace(recorder) {
     if constexpr (Sink::kReduces) epoch = protocol::CallEpoch<DeviceMemory>(params.call);
   }
 
-  __device__ __forceinline__ void HandleTile(const protocol::TileCoord& at) {
+  __device__ __forceinline__ void HandleTile(const protocol::TileCoord& at, std::int32_t ticket) {
     if constexpr (!Sink::kReduces) {
-      StoreTile<false>(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
+      StoreTile<false>(at, ticket, [&](const void* slot, std::int32_t column, std::int32_t row) {
         TmaStore(params.y, slot, column, row, at.segment, at.batch);
       });
     } else {
@@ -203,21 +205,23 @@ struct SlotMover {
       const std::int32_t flag = params.grid.FlagIndex(at.batch, at.i, at.j) * Tile::kFlagsPerTile +
                                 cta_rank * Tile::kMmaWarpgroups + (Tile::kPingPong ? 0 : stream);
       if (at.segment == rank) {
-        FetchPartials(at, flag, parity);
-        StoreTile<false>(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
+        FetchPartials(at, flag, parity, ticket);
+        StoreTile<false>(at, ticket, [&](const void* slot, std::int32_t column, std::int32_t row) {
           TmaStore(params.y, slot, column, row, 0, at.batch);
         });
         return;
       }
-      StoreTile<true>(at, [&](const void* slot, std::int32_t column, std::int32_t row) {
+      StoreTile<true>(at, ticket, [&](const void* slot, std::int32_t column, std::int32_t row) {
         TmaStore(params.area[at.segment], slot, column, row, at.batch, rank, parity);
       });
+      const TraceTime flag_begin = trace.Now();
       // wait_group 0, not .read: the boxes are written at the owner before the flag is.
       bulk::WaitStores<0>();
       // Release, system scope; pairs with FetchPartials on rank `segment`.
       link.Publish(params.call, epoch, at.segment, [&](std::int32_t source) {
         return params.call.layout.RsFlagOffset(source, flag);
       });
+      trace.Add(Span::kFlag, flag_begin, ticket);
     }
   }
 
@@ -236,7 +240,9 @@ struct SlotMover {
   }
 
   template <bool kToPeer, class Store>
-  __device__ __forceinline__ void StoreTile(const protocol::TileCoord& at, Store store) {
+  __device__ __forceinline__ void StoreTile(const protocol::TileCoord& at, std::int32_t ticket,
+                                            Store store) {
+    TraceTime begin = 0;
     RingCursor<Tile::kSlots> oldest = cursor;  // slots whose store may still read them
     for (int box = 0; box < Tile::kBoxes; ++box) {
       if (box >= Tile::kSlots) {
@@ -252,6 +258,7 @@ struct SlotMover {
       }
       // Pairs with the consumers' Arrive after their proxy fence in Write, CTA scope.
       smem.slot_full[stream][cursor.Slot()].Wait(cursor.FullParity(), "finished box");
+      if (box == 0) begin = trace.Now();
       store(smem.slot[stream][cursor.Slot()], BoxColumn(at, box), BoxRow(at, box));
       bulk::CommitStores();
       if constexpr (kToPeer) link.Depart(BoxBytes(BoxColumn(at, box), BoxRow(at, box)));
@@ -263,6 +270,7 @@ struct SlotMover {
       smem.slot_empty[stream][oldest.Slot()].Arrive();  // as above
       oldest.Advance();
     }
+    trace.Add(Span::kStore, begin, ticket);
   }
 
   // Whether every peer's flag of this tile is up. Relaxed reads, all in flight at once; the fences
@@ -291,16 +299,19 @@ struct SlotMover {
   // Partials of an own tile in rank order, own rank left out: its sum starts from the
   // accumulators, which never were rounded.
   __device__ __forceinline__ void FetchPartials(const protocol::TileCoord& at, std::int32_t flag,
-                                                std::int32_t parity) {
+                                                std::int32_t parity, std::int32_t ticket) {
+    const TraceTime begin = trace.Now();
     const std::int32_t rank = params.call.rank;
     const bool here = PartialsHere(flag);
     for (std::int32_t source = 0; source < params.call.world; ++source) {
       if (source == rank) continue;
       if (!here) {
+        const TraceTime wait_begin = trace.Now();
         // Acquire, system scope; pairs with PublishFlag of the stream that made it on `source`.
         protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kRsTile, source,
                                           flag, params.call.layout.RsFlagOffset(source, flag));
         bulk::FenceGenericToAsync();  // flag by the generic proxy, data by the async proxy
+        trace.Add(Span::kPartial, wait_begin, ticket);
       }
       for (int box = 0; box < Tile::kBoxes; ++box) {
         // Own store has read the slot, or the consumers have added what was in it.
@@ -312,6 +323,7 @@ struct SlotMover {
         cursor.Advance();
       }
     }
+    trace.Add(Span::kFetch, begin, ticket);
   }
 };
 

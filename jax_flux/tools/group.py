@@ -178,6 +178,15 @@ def gather(values: Any) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(mine))
 
 
+def gather_ranks(array: jax.Array) -> np.ndarray:
+    """A global array, sharded over the ranks, whole on every process."""
+    if jax.process_count() == 1:
+        return np.asarray(array)
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
 def barrier(name: str) -> None:
     """Returns when every process is here, so that nobody's clock counts another's delay."""
     if jax.process_count() > 1:

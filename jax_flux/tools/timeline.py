@@ -37,7 +37,7 @@ NUMBERS = {name: number for number, (name, _, _) in enumerate(KINDS)}
 WAITS = frozenset(name for name, waits, _ in KINDS if waits)
 
 _HEAD = np.dtype([("begin", "<u8"), ("count", "<u4"), ("sm", "<u4")])
-_SPAN = np.dtype([("begin", "<u8"), ("ns", "<u4"), ("what", "<u4")])
+_SPAN = np.dtype([("begin", "<u4"), ("ns", "<u4"), ("index", "<u4"), ("kind", "<u4")])
 
 
 class TraceError(ValueError):
@@ -79,21 +79,24 @@ def decode(trace: np.ndarray, spans: int = SPANS_PER_ROLE) -> list[Track]:
             continue
         kept = min(int(head["count"]), spans)
         raw = rows[cta, role, 1 : kept + 1].reshape(-1).view(_SPAN)
-        if kept and int((raw["what"] & 0xFF).max()) >= len(KINDS):
+        if kept and int(raw["kind"].max()) >= len(KINDS):
             raise TraceError(f"CTA {cta}, {ROLES[role]}: a span of a kind that nobody knows")
         tracks.append(
-            Track(cta, ROLES[role], int(head["sm"]), int(head["begin"]), _fields(raw),
-                  int(head["count"]) - kept)
+            Track(cta, ROLES[role], int(head["sm"]), int(head["begin"]),
+                  _fields(raw, int(head["begin"])), int(head["count"]) - kept)
         )  # fmt: skip
     if not tracks:
         raise TraceError("the trace is empty: the kernel that ran was not a traced one")
     return tracks
 
 
-def _fields(raw: np.ndarray) -> np.ndarray:
+def _fields(raw: np.ndarray, role_begin: int) -> np.ndarray:
+    """Spans with whole times: the kernel writes the low half, and the role's head both."""
     spans = np.zeros(len(raw), [("begin", "<i8"), ("ns", "<i8"), ("kind", "<i4"), ("index", "<i4")])
-    spans["begin"], spans["ns"] = raw["begin"], raw["ns"]
-    spans["kind"], spans["index"] = raw["what"] & 0xFF, raw["what"] >> 8
+    later = raw["begin"] - np.uint32(role_begin & 0xFFFFFFFF)  # modulo 2^32
+    spans["begin"] = role_begin + later.astype(np.int64)
+    for name in ("ns", "kind", "index"):
+        spans[name] = raw[name]
     return spans
 
 
