@@ -199,25 +199,39 @@ def _call(
         )
     groups = _topology.groups(names, sizes, params["axis_name"])
     assert groups.shape[1] == params["world"], (groups.shape, params["world"])
+    ordinal = _compat.next_call_ordinal(ctx)
+    told = attributes(groups, problem, plan, params["channel"], ordinal, params.get("transpose_w"))
+    hints = {"latency_metadata": str(plan.expected_ns)}
+    return _compat.ffi_custom_call(ctx, f"jax_flux_{op}_v1", operands, told, hints)
+
+
+def attributes(
+    groups: np.ndarray,
+    problem: _plan.Problem,
+    plan: _plan.Plan,
+    channel: int,
+    ordinal: int,
+    transpose_w: bool | None,
+) -> dict[str, Any]:
+    """Attributes of the program's call number ``ordinal``; ``transpose_w`` is None for no GEMM."""
     digest = _tuning.active().digest
-    agreed = _plan.plan_hash(problem, plan, params["channel"], digest)
-    attributes: dict[str, Any] = dict(
+    agreed = _plan.plan_hash(problem, plan, channel, digest)
+    told: dict[str, Any] = dict(
         groups=groups.reshape(-1),
-        world=np.int64(params["world"]),
-        channel=np.int64(params["channel"]),
-        site=np.int64(_plan.hash63(agreed, _compat.next_call_ordinal(ctx))),
+        world=np.int64(groups.shape[1]),
+        channel=np.int64(channel),
+        site=np.int64(_plan.hash63(agreed, ordinal)),
         plan_hash=np.int64(agreed),
         tuning_digest=np.int64(_plan.hash63(digest)),
         instance=plan.instance,
         chunk_bytes=np.int64(plan.chunk_bytes),
         sm_margin=np.int64(plan.sm_margin),
     )
-    if "transpose_w" in params:
-        attributes["transpose_w"] = np.int64(params["transpose_w"])
+    if transpose_w is not None:
+        told["transpose_w"] = np.int64(transpose_w)
         for name in (*NUMBERS, "depth_outer"):
-            attributes[name] = np.int64(getattr(plan, name))
-    hints = {"latency_metadata": str(plan.expected_ns)}
-    return _compat.ffi_custom_call(ctx, f"jax_flux_{op}_v1", operands, attributes, hints)
+            told[name] = np.int64(getattr(plan, name))
+    return told
 
 
 def _shapes(ctx: Any) -> str:

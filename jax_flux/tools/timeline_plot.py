@@ -38,7 +38,7 @@ def summary(
     ctas = len({track.cta for track in ranks[first]})
     head = f"{about['row']}, W = {about['world']}, {about['device']}, {ctas} CTAs, rank {first}"
     words = {name: text for name, _, text in timeline.KINDS}
-    body = [HEAD]
+    body: list[tuple[str, ...]] = [HEAD]
     for share in timeline.shares(ranks[first]):
         role_mean = f"{share.mean_ns / 1e3:.1f}"
         most = f"{share.most_ns / 1e3:.1f}"
@@ -107,7 +107,7 @@ def draw(
     for block, cta in enumerate(picked):
         axes.axhline(block * len(timeline.ROLES) - 0.5, color="black", linewidth=0.4)
         middle = (block + 0.5) * len(timeline.ROLES) - 0.5
-        left = dict(transform=axes.get_yaxis_transform(), va="center", ha="right")
+        left: dict[str, Any] = dict(transform=axes.get_yaxis_transform(), va="center", ha="right")
         axes.text(-0.045, middle, f"CTA {cta}", fontsize=8, rotation=90, **left)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, timeline.length_ns(tracks) / 1e3)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from jax_flux import _ffi, _plan, _topology, errors
+from jax_flux import _ffi, _lowering, _plan, _topology, errors
 from jax_flux.tools import cases, contenders, group, timeline, timeline_plot
 
 WRONG = 2e-2  # relative Frobenius error to XLA's result, bf16
@@ -165,7 +165,7 @@ def programs(case: cases.Case, ranks: group.Group) -> tuple[Any, Any, jax.Array,
         return contenders.flux(case, "xla")(x, w[0])[None]
 
     x_spec = P(axis, None) if case.kind == "ag" else P(None, axis)
-    specs = dict(mesh=mesh, in_specs=(x_spec, P(axis)), check_vma=False)
+    specs: dict[str, Any] = dict(mesh=mesh, in_specs=(x_spec, P(axis)), check_vma=False)
     keys = jax.random.split(jax.random.key(0))
     x_size = (case.m, case.k if case.kind == "ag" else case.k * world)
 
@@ -185,7 +185,7 @@ def _sms(mesh: jax.sharding.Mesh) -> int:
 
 
 def call_site(case: cases.Case, ranks: group.Group) -> tuple[str, dict[str, Any]]:
-    """Target and attributes of the traced call, as jax_flux/_lowering.py writes them.
+    """Target and attributes of the traced call, which are those of the op's own.
 
     Raises:
       NoTrace: the native library has no traced instance of the op.
@@ -202,24 +202,14 @@ def call_site(case: cases.Case, ranks: group.Group) -> tuple[str, dict[str, Any]
     plan = _plan.Plan(instance=names[0], sm_margin=0, chunk_bytes=0, expected_ns=1)
     axes = ranks.mesh.shape
     groups = _topology.groups(tuple(axes), tuple(axes.values()), (contenders.AXIS,))
-    agreed = _plan.plan_hash(problem, plan, CHANNEL)
-    return f"jax_flux_{case.op}_trace_v1", dict(
-        groups=groups.reshape(-1),
-        world=np.int64(ranks.world),
-        channel=np.int64(CHANNEL),
-        site=np.int64(_plan.hash63(agreed, 0)),
-        plan_hash=np.int64(agreed),
-        tuning_digest=np.int64(_plan.hash63(_plan.tuning_digest())),
-        instance=plan.instance,
-        chunk_bytes=np.int64(0),
-        sm_margin=np.int64(0),
-        transpose_w=np.int64(0),
-    )
+    told = _lowering.attributes(groups, problem, plan, CHANNEL, ordinal=0, transpose_w=False)
+    return f"jax_flux_{case.op}_trace_v1", told
 
 
 def _error(y: jax.Array, wanted: jax.Array) -> jax.Array:
     y, wanted = y.astype(jnp.float32), wanted.astype(jnp.float32)
-    return jnp.linalg.norm(y - wanted) / jnp.linalg.norm(wanted)
+    error: jax.Array = jnp.linalg.norm(y - wanted) / jnp.linalg.norm(wanted)
+    return error
 
 
 # ---- what comes out ---------------------------------------------------------------------------
