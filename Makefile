@@ -91,11 +91,10 @@ format: env-dev ## rewrite the sources in the house format
 types: env-dev ## mypy
 	$(PY) -m mypy
 
-# What Sphinx remembers of a failed build goes, or the next one would not see the same warnings.
+# Always all of it (seconds): pages that Sphinx remembers would not warn again.
 .PHONY: docs
 docs: env-docs ## pages and API reference as HTML, warnings are errors: build/docs/html/index.html
-	@$(PY) -m sphinx --quiet --fail-on-warning -c docs/site -d build/docs/doctrees . build/docs/html \
-		|| { rm -rf build/docs/doctrees; exit 1; }
+	@$(PY) -m sphinx --quiet --fail-on-warning --fresh-env -c docs/site -d build/docs/doctrees . build/docs/html
 	@echo "build/docs/html/index.html"
 
 .PHONY: test-cpu

@@ -46,6 +46,7 @@ napoleon_use_param = False  # several names before a colon stay one entry
 napoleon_custom_sections = ["Notes", ("Attributes", "params_style")]
 
 html_theme = "furo"
+pygments_style = "default"  # colours both sides of a diff
 html_title = f"jax_flux {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]

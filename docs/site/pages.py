@@ -40,6 +40,7 @@ PUBLIC = (
     "jax_flux.reference",
 )
 NAMED = re.compile(r"(jax_flux(?:\.\w+)+)(?:\(.*\))?", re.DOTALL)
+FILE = re.compile(r"[\w./]+\.(md|rst)")
 logger = logging.getLogger(__name__)
 
 
@@ -67,15 +68,11 @@ def append_navigation(app, docname, source):
             source[0] += "\n\n" + "\n".join(lines) + "\n"
 
 
-def outdated(app, env, added, changed, removed):
-    """The root page is read again where pages come or go."""
-    return [app.config.root_doc] if added or removed else []
-
-
 class Links(SphinxTransform):
     """Makes literals that name something public into links to the reference.
 
-    A link to a folder of the checkout has nowhere to lead on the site: its text remains.
+    A link to a folder of the checkout has nowhere to lead on the site: its text remains. A link
+    whose text is a page's file name gets the page's title.
     """
 
     default_priority = 500
@@ -87,6 +84,8 @@ class Links(SphinxTransform):
         for link in list(self.document.findall(addnodes.pending_xref)):
             if os.path.isdir(os.path.join(here, link["reftarget"])):
                 link.replace_self(link.children)
+            elif FILE.fullmatch(link.astext()):
+                link["refexplicit"] = False
         for literal in list(self.document.findall(nodes.literal)):
             match = NAMED.fullmatch(literal.astext())
             inside = isinstance(literal.parent, (nodes.reference, addnodes.pending_xref))
@@ -133,8 +132,7 @@ def demand_completeness(app, env):
 def setup(app):
     """Sphinx calls this."""
     app.connect("source-read", append_navigation)
-    app.connect("env-get-outdated", outdated)
     app.connect("autodoc-process-signature", constructor)
     app.connect("env-check-consistency", demand_completeness)
     app.add_transform(Links)
-    return {"version": "1", "env_version": 1, "parallel_read_safe": True}
+    return {"version": "1", "parallel_read_safe": True}

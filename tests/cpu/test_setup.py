@@ -231,3 +231,13 @@ def test_ledger_fails_the_run_for_a_skip_that_should_not_be(tmp_path, body, gpus
     done = run_pytest(tmp_path, body + "def test_other(): pass\n", gpus)
     assert done.returncode != 0, done.stdout
     assert complaint in done.stdout
+
+
+def test_every_requirements_file_is_locked_with_hashes_and_renewed_by_make_lock():
+    renewed = (SETUP / "lock.sh").read_text()
+    inputs = sorted(path.stem for path in (ROOT / "requirements").glob("*.in"))
+    for name in inputs:
+        lock = (ROOT / "requirements" / f"{name}.lock").read_text()
+        pins = [line for line in lock.splitlines() if "==" in line and not line.startswith(" ")]
+        assert pins and lock.count("--hash=sha256:") >= len(pins), name
+    assert sorted(renewed.split("for name in ")[1].split(";")[0].split()) == inputs
