@@ -29,7 +29,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "pages",
-    "tools",
+    "command_line",
 ]
 nitpicky = True
 smartquotes_action = "D"  # dashes; quotes and dots stay what Python wants
