@@ -11,7 +11,7 @@ from jax_flux import errors
 
 TILES = ((64, 256), (128, 128), (128, 192), (128, 256), (256, 128), (256, 192))
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
-TRANSPORTS = ("tma", "copy_engine")
+TRANSPORTS = ("tma", "copy")  # in the order of cuda/kernels/gemm.h, Transport
 MAX_SM_MARGIN = 64
 
 
@@ -54,10 +54,13 @@ class Config:
       tile: (rows, columns) of the output tile of one CTA, one of ``(64, 256)``, ``(128, 128)``,
         ``(128, 192)``, ``(128, 256)``, ``(256, 128)``, ``(256, 192)``.
       cluster: CTAs per cluster along rows and columns: ``(1, 1)``, ``(2, 1)`` or ``(1, 2)``.
-      transport: who moves the data: ``"tma"`` (idle warps of the kernel) or ``"copy_engine"``.
+      transport: who brings the peers' shards: ``"tma"`` (idle warps of the kernel) or ``"copy"``
+        (the GPU's copy engines, for the gather of ag_matmul only; worth a try where the shard of
+        a rank is tens of MiB). At an axis of size 1 there is nothing to bring.
       sm_margin: SMs (0 to 64) left free for other kernels, such as NCCL's.
       instance: name of a compiled kernel, as in the plan of `explain`.
-      chunk_rows: ag_matmul: rows of x that a rank pushes and flags at once, a multiple of 16.
+      chunk_rows: ag_matmul: rows of x that a rank pushes (or copies) and flags at once, a
+        multiple of 16.
       chunk_depth: the same along k, a multiple of 256.
       depth_outer: ag_matmul: all rows of one k range first (True), or all k of one row range.
       raster_group: tile rows that share one walk over the columns.

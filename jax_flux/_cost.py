@@ -70,6 +70,15 @@ FUSED_NS, LINK_NS = 5.5e3, 3e3
 PEER_NS = {"ag_matmul": 0.9e3, "matmul_rs": 2.2e3}
 # What pushes take from the tiles: of any gather, and more of each peer.
 PUSH_SHARE, PUSH_PEER_SHARE = 0.021, 0.004
+# Copy engines as carriers of the gather instead. What the GEMM gains when it does not push itself:
+# 0.3 % at W = 2, 0.7 % at W = 8 (8192 x 6144 x 12288, preset mode). What they cost: the gate,
+# 4.3 us there; fork, join and flag copies, estimated; up to 1 % of the GEMM for a push at the full
+# rate of a link. So by these figures they never win. They stay to be measured on real links, where
+# a push by the kernel may cost more than in local memory; until then only a clear gain counts.
+COPY_SAVES, COPY_SAVES_PEER, COPY_SHARE = 0.0025, 0.0006, 0.01
+COPY_NS = 4.3e3 + 10e3
+COPY_LEAST_SHARD_BYTES = 64 << 20
+COPY_MUST_GAIN = 0.02  # of the call
 
 MIN_ROWS = 64  # per rank; below, a tile of 128 rows is mostly padding
 
@@ -116,8 +125,16 @@ def xla_ns(p: Problem, on: Device = REFERENCE) -> float:
     return sum(gemm_ns(rows, n, k, on) for n in p.n for k in p.k) + collective_ns(p, on)
 
 
-def tiles_ns(p: Problem, row: Instance, sm_margin: int, on: Device = REFERENCE) -> float:
-    """The fused launches with every flag up: waves, and what pushes take from them."""
+def copy_wins(p: Problem, copy_ns: float, tma_ns: float) -> bool:
+    """Whether copy engines should carry the gather where nobody has said who does."""
+    shard = wire_bytes(p) / max(1, p.world - 1)
+    return shard >= COPY_LEAST_SHARD_BYTES and copy_ns < (1 - COPY_MUST_GAIN) * tma_ns
+
+
+def tiles_ns(
+    p: Problem, row: Instance, sm_margin: int, on: Device = REFERENCE, transport: str = "tma"
+) -> float:
+    """The fused launches with every flag up: waves, and what pushes or copies take from them."""
     tile_m, tile_n = row.tile
     cluster = row.cluster[0] * row.cluster[1]
     clusters = max(1, (on.num_sms - sm_margin) // cluster)
@@ -129,6 +146,8 @@ def tiles_ns(p: Problem, row: Instance, sm_margin: int, on: Device = REFERENCE) 
     share = 1.0
     if p.op == "ag_matmul" and peers:
         share += PUSH_SHARE + PUSH_PEER_SHARE * peers
+        if transport == "copy":
+            share += COPY_SHARE - COPY_SAVES - COPY_SAVES_PEER * peers
     left = WAVE_NS.get(row.tile, WAVE_NS_UNKNOWN)
     total = waves * (share * _wave_ns(p, row, on) + left)
     return total + (FUSED_NS * len(p.n) + PEER_NS.get(p.op, 0.0) * peers if peers else 0.0)
@@ -138,12 +157,15 @@ def _wave_ns(p: Problem, row: Instance, on: Device) -> float:
     return 1e9 * 2.0 * row.tile[0] * row.tile[1] * sum(p.k) * on.num_sms / on.flops
 
 
-def fused_ns(p: Problem, row: Instance, sm_margin: int, on: Device = REFERENCE) -> float:
+def fused_ns(
+    p: Problem, row: Instance, sm_margin: int, on: Device = REFERENCE, transport: str = "tma"
+) -> float:
     """The fused launches over links, and what XLA must do beside them."""
-    total = tiles_ns(p, row, sm_margin, on)
+    total = tiles_ns(p, row, sm_margin, on, transport)
     if p.world > 1:
         wire = 1e9 * wire_bytes(p) / on.link_bytes_per_s
         total = max(total, wire + _wave_ns(p, row, on) + FUSED_NS) + LINK_NS
+        total += COPY_NS if transport == "copy" else 0.0
     if len(p.k) > 1:
         # Operand pairs are concatenated along k first (_lowering.py).
         elements = (p.batch * p.m * p.world + p.n[0]) * sum(p.k)

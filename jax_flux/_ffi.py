@@ -152,7 +152,7 @@ def register(probes: Probes = REAL) -> None:
 
 
 def _read_instances(native: Any) -> tuple[Instance, ...]:
-    """The library's kernels. Row: name, op, dtype, layout, tile (m, n), cluster, transport."""
+    """The library's kernels. Row: name, op, dtype, layout, tile (m, n), cluster, transports."""
     rows = []
     for row in native.instances():
         tile, cluster = tuple(row["tile"])[:2], tuple(row["cluster"])[:2]
@@ -164,7 +164,7 @@ def _read_instances(native: Any) -> tuple[Instance, ...]:
                 layout=row["layout"],
                 tile=(int(tile[0]), int(tile[1])),
                 cluster=(int(cluster[0]), int(cluster[1])),
-                transport=row.get("transport", "tma"),
+                transports=tuple(row.get("transports", ("tma",))),
             )
         )
     return tuple(rows)

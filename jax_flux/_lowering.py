@@ -6,7 +6,8 @@ Attributes of every target ``jax_flux_<op>_v1`` (int64 unless said): ``groups`` 
 of the mesh axis as logical ids, flattened row-major), ``world``, ``channel``, ``site``,
 ``plan_hash``, ``tuning_digest``, ``instance`` (string), ``chunk_bytes``, ``sm_margin``; the GEMMs
 add ``transpose_w``, ``raster_group``, ``sweep_segments``, ``chunk_rows``, ``chunk_depth`` (0: the
-library's own choice) and ``depth_outer`` (-1: the same). Operands and results are row-major in the
+library's own choice), ``depth_outer`` (-1: the same) and ``transport`` (index into
+``_config.TRANSPORTS``). Operands and results are row-major in the
 primitives' canonical shapes.
 
 Invariant: the attributes are equal on all ranks. ``site`` hashes the plan and the call's ordinal
@@ -24,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_flux import _compat, _cost, _dispatch, _ffi, _plan, _topology, _tuning, errors, reference
-from jax_flux._config import NUMBERS
+from jax_flux._config import NUMBERS, TRANSPORTS
 
 Rule = Callable[..., Any]
 COPY_INSTANCE = "all_gather_copy"
@@ -231,6 +232,7 @@ def attributes(
         told["transpose_w"] = np.int64(transpose_w)
         for name in (*NUMBERS, "depth_outer"):
             told[name] = np.int64(getattr(plan, name))
+        told["transport"] = np.int64(TRANSPORTS.index(plan.transport))
     return told
 
 

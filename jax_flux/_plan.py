@@ -93,11 +93,12 @@ def plan(
 
 def _by_record(record: _tuning.Record, implementation: str | None) -> Decision:
     """What was measured decides."""
+    numbers: dict[str, Any] = {"sm_margin": 0, **dict(record.numbers)}
     chosen = Plan(
         record.instance,
         chunk_bytes=0,
         expected_ns=max(1, round(1e3 * record.fused_us)),
-        **{"sm_margin": 0, **dict(record.numbers)},
+        **numbers,
     )
     if implementation is None and not record.fused_wins:
         return Decision("xla", record.sentence(), source=record.source)
@@ -117,25 +118,42 @@ def _by_model(
     on = device or _cost.REFERENCE
     margin = config.sm_margin or 0
     # Of equals the one whose CTAs share w: measured, it is never slower and up to 5 % faster.
-    expected, _, name = min(
-        (_cost.fused_ns(problem, row, margin, on), row.cluster[1], row.name) for row in candidates
+    expected, _, name, transport = min(
+        (ns, row.cluster[1], row.name, transport)
+        for row in candidates
+        for ns, transport in [_carried(problem, row, config, on)]
     )
     chosen = Plan(
         name,
         sm_margin=margin,
         chunk_bytes=0,
         expected_ns=max(1, round(expected)),
+        transport=transport,
         **config.numbers(),
     )
     source = f"the cost model's figures of {on.kind}"
+    carrier = "; copy engines carry the gather" if transport == "copy" else ""
     if implementation is not None:
-        return Decision("fused", "supported, and asked for", chosen, source=source)
+        return Decision("fused", f"supported, and asked for{carrier}", chosen, source=source)
     if device is None:
         return Decision("xla", _no_figures(device_kind), source="no figures")
     reason = _slower(problem, expected, on)
     if reason is not None:
         return Decision("xla", reason, source=source)
-    return Decision("fused", "supported, and not expected to lose", chosen, source=source)
+    reason = f"supported, and not expected to lose{carrier}"
+    return Decision("fused", reason, chosen, source=source)
+
+
+def _carried(p: Problem, row: Instance, config: Config, on: _cost.Device) -> tuple[float, str]:
+    """Expected ns of a kernel, and who brings the peers' shards: as forced, else the cost model."""
+    margin = config.sm_margin or 0
+    tma = _cost.fused_ns(p, row, margin, on)
+    if "copy" not in row.transports or config.transport == "tma":
+        return tma, "tma"
+    copy = _cost.fused_ns(p, row, margin, on, "copy")
+    if config.transport == "copy" or _cost.copy_wins(p, copy, tma):
+        return copy, "copy"
+    return tma, "tma"
 
 
 def _no_figures(device_kind: str | None) -> str:
@@ -203,7 +221,7 @@ def matching_instances(
         if (row.op, row.dtype, row.layout) == (op, p.dtype, _layout(p))
         and config.tile in (None, row.tile)
         and config.cluster in (None, row.cluster)
-        and config.transport in (None, row.transport)
+        and (p.world == 1 or config.transport in (None, *row.transports))
         and config.instance in (None, row.name)
     ]
 

@@ -37,7 +37,7 @@ class Instance:
     layout: str
     tile: tuple[int, int]
     cluster: tuple[int, int]
-    transport: str = "tma"
+    transports: tuple[str, ...] = ("tma",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Plan:
     ``raster_group`` and ``sweep_segments`` (tile rows, and peers' segments, that share a walk over
     the columns), ``chunk_rows`` and ``chunk_depth`` (unit of a push and its flag) are 0, and
     ``depth_outer`` -1, where the library chooses by shapes and instance. ``chunk_bytes`` is the
-    copy-only op's.
+    copy-only op's. ``transport`` is who brings the peers' shards of ag_matmul (`Config`); with
+    "copy" a chunk is a piece: rows through all batches, whole k.
     """
 
     instance: str
@@ -67,6 +68,7 @@ class Plan:
     chunk_depth: int = 0
     depth_outer: int = -1
     sweep_segments: int = 0
+    transport: str = "tma"
 
 
 @dataclasses.dataclass(frozen=True)

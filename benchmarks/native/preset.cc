@@ -4,11 +4,14 @@
 // C interface of the kernels for preset.py: one rank alone, its peers' workspaces in local memory.
 // Route: preset.py (ctypes) -> here -> kernels/gemm.h.
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "benchmarks/native/paced.h"
+#include "cuda/kernels/copy.h"
 #include "cuda/kernels/gemm.h"
 
 #define PRESET_EXPORT extern "C" __attribute__((visibility("default")))
@@ -23,6 +26,8 @@ struct PresetCall {
   std::int32_t world, rank, batch, rows, columns, depth;
   std::int32_t raster_group, sweep_segments, chunk_rows, chunk_depth, depth_outer, sm_margin;
   std::int32_t push_peers, push_ctas;
+  std::int32_t transport;  // kernels::Transport
+  std::int32_t copies;     // 1: the copies of the own shard run too, in front of the GEMM
   const void* x;
   const void* w;
   void* y;
@@ -47,8 +52,10 @@ kernels::GemmProblem Problem(const kernels::GemmInstance& instance, const Preset
 }
 
 kernels::GemmPlan Plan(const PresetCall& call) {
-  return {call.raster_group,     call.sweep_segments, call.chunk_rows, call.chunk_depth,
-          call.depth_outer != 0, call.sm_margin,      call.push_peers, call.push_ctas};
+  return {
+      call.raster_group, call.sweep_segments,   call.chunk_rows,
+      call.chunk_depth,  call.depth_outer != 0, call.sm_margin,
+      call.push_peers,   call.push_ctas,        static_cast<kernels::Transport>(call.transport)};
 }
 
 // Of the product, or of the table with the paced link.
@@ -57,6 +64,18 @@ const kernels::GemmInstance* FindInstance(const char* name) {
     if (std::string_view(name) == instance.kernel.name) return &instance;
   }
   return kernels::FindGemm(name);
+}
+
+// Gate and copies of a call whose shards are copied.
+cudaError_t LaunchGate(const PresetCall& preset, const kernels::GemmProblem& problem,
+                       const kernels::GemmPlan& plan, protocol::Call call, cudaStream_t stream) {
+  call.last_launch = false;
+  cudaError_t status = kernels::LaunchCopyGate(call, stream);
+  for (int step = 0; preset.copies != 0 && step < call.world - 1 && status == cudaSuccess; ++step) {
+    status = kernels::CopyShard(call, problem, plan, preset.x,
+                                protocol::PushPeerAt(call.rank, call.world, step), stream);
+  }
+  return status;
 }
 
 }  // namespace
@@ -76,7 +95,8 @@ PRESET_EXPORT int preset_instances(const char** names, int capacity) {
 PRESET_EXPORT const char* preset_plan(PresetCall* call) {
   const kernels::GemmInstance* instance = FindInstance(call->instance);
   if (instance == nullptr) return Error("no such instance");
-  const kernels::GemmPlan plan = kernels::DefaultPlan(*instance, Problem(*instance, *call));
+  const kernels::GemmPlan plan = kernels::DefaultPlan(
+      *instance, Problem(*instance, *call), static_cast<kernels::Transport>(call->transport));
   call->raster_group = plan.raster_group;
   call->sweep_segments = plan.sweep_segments;
   call->chunk_rows = plan.chunk_rows;
@@ -108,13 +128,18 @@ PRESET_EXPORT const char* preset_layout(const PresetCall* call, std::uint64_t* o
   *out++ = layout.AgHalfOffset(1);
   *out++ = layout.RsHalfOffset(0);
   *out++ = layout.RsHalfOffset(1);
+  *out++ = layout.CopyFlagOffset(0, 0);
+  *out++ = layout.CopyFlagOffset(1, 0) - layout.CopyFlagOffset(0, 0);
+  *out++ = static_cast<std::uint64_t>(layout.shape.copy_flags);
+  *out++ = layout.CopyDataOffset();
   return nullptr;
 }
 
 PRESET_EXPORT const char* preset_touch(const char* name) {
   const kernels::GemmInstance* instance = FindInstance(name);
   if (instance == nullptr) return Error("no such instance");
-  const cudaError_t status = kernels::Touch(instance->kernel);
+  cudaError_t status = kernels::Touch(instance->kernel);
+  if (status == cudaSuccess) status = kernels::Touch(kernels::CopyGate());
   return Error(status == cudaSuccess ? std::string() : cudaGetErrorString(status));
 }
 
@@ -123,6 +148,7 @@ PRESET_EXPORT const char* preset_launch(const PresetCall* preset, void* stream) 
   if (instance == nullptr) return Error("no such instance");
   const kernels::GemmProblem problem = Problem(*instance, *preset);
   const kernels::GemmPlan plan = Plan(*preset);
+  const auto main = static_cast<cudaStream_t>(stream);
   protocol::Call call = {};
   for (int rank = 0; rank < problem.world; ++rank) call.base[rank] = preset->base[rank];
   call.layout.shape = kernels::GemmNeeds(*instance, problem, plan);
@@ -135,8 +161,12 @@ PRESET_EXPORT const char* preset_launch(const PresetCall* preset, void* stream) 
   call.site = preset->site;
   call.deadline = {preset->fail_ns, preset->fail_ns};
   call.record = preset->record;
+  if (plan.transport == kernels::Transport::kCopy) {
+    const cudaError_t status = LaunchGate(*preset, problem, plan, call, main);
+    if (status != cudaSuccess) return Error(cudaGetErrorString(status));
+    call.first_launch = false;
+  }
   const bool alone = instance->op == kernels::GemmOp::kPlain;
   return Error(kernels::LaunchGemm(*instance, problem, plan, preset->x, preset->w, preset->y,
-                                   alone ? nullptr : &call, static_cast<cudaStream_t>(stream),
-                                   {preset->link, preset->trace}));
+                                   alone ? nullptr : &call, main, {preset->link, preset->trace}));
 }

@@ -79,12 +79,19 @@ def time_shape(library, names, shape, worlds, plans):
     for name in names:
         op = name.rsplit("_", 1)[1]
         for world in [1] if op == "plain" else worlds:
-            state = Rank(library, name, world, min(1, world - 1), 1, m // world, n, k)
-            state.endless()
             label = f"{name.removeprefix('sm90_')} W{world}"
+            states = {}
             for plan in plans or [{}]:
+                who = {"transport": plan.get("transport", 0)}
+                if who["transport"] and op != "ag":
+                    continue
+                if who["transport"] not in states:
+                    states[who["transport"]] = state = Rank(
+                        library, name, world, min(1, world - 1), 1, m // world, n, k, who
+                    )
+                    state.endless()
                 choice = " ".join(f"{key}={value}" for key, value in plan.items())
-                runs[f"{label} {choice}".strip()] = state.launcher(**plan)
+                runs[f"{label} {choice}".strip()] = states[who["transport"]].launcher(**plan)
     return measure(runs)
 
 
@@ -181,7 +188,8 @@ def main():
         type=plan_fields,
         nargs="*",
         metavar="FIELD=N[,FIELD=N]",
-        help="variants of the default plan; fields that do not move flags",
+        help="variants of the default plan: fields that do not move flags, and transport "
+        "(0 tma, 1 copy), copies (1: of the own shard too, before the GEMM)",
     )
     parser.add_argument("--rows", type=int, nargs="*", help="only shapes of these m")
     parser.add_argument("--seconds", type=float, default=25)

@@ -10,7 +10,7 @@ import time
 import traceback
 
 import torch
-from preset_rank import EPOCH, POISON, SITE, Library, Rank
+from preset_rank import COPY, EPOCH, POISON, SITE, Library, Rank
 
 SLACK = 1.1  # error against float64, as a multiple of the unfused 16-bit result's
 
@@ -100,10 +100,11 @@ def check_overflow(library, name):
 def check_protocol(state, epoch):
     world, rank = state.shape[:2]
     at = state.layout
-    control = state.words(state.spaces[rank], 0, 16 * 8).cpu()[::16].tolist()
-    if control != [epoch, 0, 0, 0, 0, 0, 0, 0]:
+    control = state.words(state.spaces[rank], 0, 16 * 9).cpu()[::16].tolist()
+    kind = state.kind
+    copied = epoch if kind == "copy" else 0  # the source word of the flag copies
+    if control != [epoch, 0, 0, 0, 0, 0, 0, 0, copied]:
         raise AssertionError(f"control words {control}, expected epoch {epoch} and zeros")
-    kind = "rs" if state.op == "rs" else "ag"
     for peer in range(world):
         if peer == rank:
             continue
@@ -157,6 +158,13 @@ def cases(op):
         base = {"world": 3, "rank": 2, "batch": 2, "rows": 200, "columns": 640, "depth": 1544}
         for outer in (0, 1):
             yield {**base, "plan": {"chunk_rows": 64, "chunk_depth": 256, "depth_outer": outer}}
+        # Copied: one piece, pieces across batches and tiles, more pieces than rows of a tile.
+        for rows in (None, 72, 1):
+            yield {**base, "plan": {**COPY, **({"chunk_rows": rows} if rows else {})}}
+        yield {"world": 2, "rank": 1, "batch": 1, "rows": 1024, "columns": 776, "depth": 1152,
+               "plan": {**COPY, "chunk_rows": 128}}  # fmt: skip
+        yield {"world": 8, "rank": 3, "batch": 2, "rows": 130, "columns": 200, "depth": 72,
+               "plan": {**COPY, "sm_margin": 130}}  # fmt: skip
     # Many tiles per cluster, fewer and more k blocks than stages.
     base = {"world": 1 if op == "plain" else 2, "rank": 0, "batch": 1, "rows": 640}
     for depth in (64, 192, 256, 320, 512):
@@ -172,6 +180,8 @@ def late_cases(op):
     for plan in ({}, {"sm_margin": 130}):
         if op != "plain":
             yield {**base, "plan": plan, "late": True}
+        if op == "ag":
+            yield {**base, "plan": {**plan, **COPY}, "late": True}
 
 
 def in_child(seconds, body):

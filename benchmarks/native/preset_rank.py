@@ -19,10 +19,13 @@ PROBLEM_FIELDS = ("world", "rank", "batch", "rows", "columns", "depth")
 PLAN_FIELDS = (
     *("raster_group", "sweep_segments", "chunk_rows", "chunk_depth", "depth_outer", "sm_margin"),
     *("push_peers", "push_ctas"),
+    *("transport", "copies"),
 )
+COPY = {"transport": 1, "copies": 1}  # plan of a gather that copies carry
 LAYOUT_FIELDS = (
     *("total", "epoch", "entries", "data", "ag_flags", "ag_row", "ag_count"),
     *("rs_flags", "rs_row", "rs_count", "ag_half0", "ag_half1", "rs_half0", "rs_half1"),
+    *("copy_flags", "copy_row", "copy_count", "copy_data"),
 )
 
 
@@ -103,7 +106,9 @@ class Rank:
         self.call = PresetCall(
             instance=name.encode(), world=world, rank=rank, batch=batch, rows=rows,
             columns=columns, depth=depth, site=SITE, fail_ns=3_000_000_000,
+            transport=(plan or {}).get("transport", 0),
         )  # fmt: skip
+        self.kind = "copy" if self.call.transport else "rs" if self.op == "rs" else "ag"
         library.touch(name)
         library.plan(self.call)
         for key, value in (plan or {}).items():
@@ -145,7 +150,7 @@ class Rank:
                 if source != rank:
                     entry = self.words(own, at["entries"] + (2 * source + parity) * 128, 2)
                     entry[0], entry[1] = EPOCH + parity, SITE
-        width, kind = (columns, "rs") if self.op == "rs" else (depth, "ag")
+        width, kind = columns if self.op == "rs" else depth, self.kind
         for source in range(world):
             if source == rank or self.link is not None:
                 continue
@@ -169,8 +174,8 @@ class Rank:
 
     def slots(self, space, parity, width):
         world, _, batch, rows, _, _ = self.shape
-        kind = "rs" if self.op == "rs" else "ag"
-        offset = self.layout[f"{kind}_half{parity}"]
+        copied = self.kind == "copy"
+        offset = self.layout["copy_data" if copied else f"{self.kind}_half{parity}"]
         size = 2 * world * batch * rows * width
         return space[offset : offset + size].view(self.dtype).view(world, batch, rows, width)
 
@@ -179,8 +184,7 @@ class Rank:
         if self.op == "plain":
             return
         world, rank = self.shape[:2]
-        at, own = self.layout, self.spaces[rank]
-        kind = "rs" if self.op == "rs" else "ag"
+        at, own, kind = self.layout, self.spaces[rank], self.kind
         for source in range(world):
             if source != rank:
                 row = at[f"{kind}_flags"] + source * at[f"{kind}_row"]
@@ -201,7 +205,7 @@ class Rank:
     def withhold(self):
         """Takes the peers' data and flags back; deliver() brings them while the kernel waits."""
         world, rank, _, _, columns, depth = self.shape
-        width, kind = (columns, "rs") if self.op == "rs" else (depth, "ag")
+        width, kind = columns if self.op == "rs" else depth, self.kind
         own, at = self.spaces[rank], self.layout
         slots = self.slots(own, EPOCH & 1, width)
         self.late, self.side = [], torch.cuda.Stream()

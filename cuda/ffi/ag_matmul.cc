@@ -3,10 +3,13 @@
 //
 // Handlers of ag_matmul: x[b, m, k], w_i[k, n_i] ... -> y_i[b, W, m, n_i] ...
 // Several weights are one call: the first launch brings the peers' shards into the workspace, the
-// others multiply the same slots, whose flags are up by then. One entry, one epoch.
-// Route: jax_flux/_lowering.py -> here -> kernels/gemm.h.
+// others multiply the same slots, whose flags are up by then. One entry, one epoch. With the copy
+// transport a gate is the first launch instead, and copy engines bring the shards.
+// Route: jax_flux/_lowering.py -> here -> kernels/gemm.h, copy_transport.h.
+#include <mutex>
 #include <vector>
 
+#include "cuda/ffi/copy_transport.h"
 #include "cuda/ffi/gemm_call.h"
 #include "cuda/ffi/targets.h"
 
@@ -95,6 +98,20 @@ xla_ffi::Error InitializeAgMatmul(std::int32_t device, cudaStream_t stream,
   return xla_ffi::Error::Success();
 }
 
+// The GEMMs, one per weight.
+Status EnqueueLaunches(const Operands& operands, const runtime::Binding* binding,
+                       cudaStream_t stream) {
+  const std::size_t count = operands.launches.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& launch = operands.launches[i];
+    const bool first = i == 0 && !operands.call.copies();
+    JAX_FLUX_RETURN_IF_ERROR(EnqueueGemm(
+        operands.call, binding, launch.problem,
+        {operands.x.untyped_data(), launch.w, launch.y, first, i + 1 == count}, stream));
+  }
+  return Status();
+}
+
 Status Enqueue(const Operands& operands, int device, cudaStream_t stream) {
   const GemmCall& call = operands.call;
   const runtime::Binding* binding = nullptr;
@@ -103,14 +120,12 @@ Status Enqueue(const Operands& operands, int device, cudaStream_t stream) {
     if (!started.ok()) return started.status();
     binding = started.value();
   }
-  const std::size_t count = operands.launches.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto& launch = operands.launches[i];
-    JAX_FLUX_RETURN_IF_ERROR(EnqueueGemm(
-        call, binding, launch.problem,
-        {operands.x.untyped_data(), launch.w, launch.y, i == 0, i + 1 == count}, stream));
-  }
-  return Status();
+  if (!call.copies()) return EnqueueLaunches(operands, binding, stream);
+  std::lock_guard<std::mutex> lock(binding->side_streams->mutex());
+  JAX_FLUX_RETURN_IF_ERROR(EnqueueCopies(call, *binding, operands.launches[0].problem,
+                                         operands.x.untyped_data(), stream));
+  JAX_FLUX_RETURN_IF_ERROR(EnqueueLaunches(operands, binding, stream));
+  return JoinCopies(*binding, stream);
 }
 
 xla_ffi::Error ExecuteAgMatmul(std::int32_t device, cudaStream_t stream, xla_ffi::AnyBuffer x,

@@ -74,8 +74,13 @@ Expected<Problem> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::AnyBuffer& 
                      chunk_units, std::max<std::int64_t>(1, static_cast<std::int64_t>(units)))),
                  1,
                  false};
-  problem.need = {static_cast<std::int32_t>(world), args.chunks.Count(), 0,
-                  args.SlotBytes() * static_cast<std::uint64_t>(world), 0};
+  problem.need = {static_cast<std::int32_t>(world),
+                  args.chunks.Count(),
+                  0,
+                  args.SlotBytes() * static_cast<std::uint64_t>(world),
+                  0,
+                  0,
+                  0};
   return problem;
 }
 

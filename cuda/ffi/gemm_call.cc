@@ -3,10 +3,12 @@
 
 #include "cuda/ffi/gemm_call.h"
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 #include <utility>
 
+#include "cuda/ffi/copy_transport.h"
 #include "cuda/runtime/watchdog.h"
 
 namespace jax_flux::ffi {
@@ -72,7 +74,8 @@ kernels::GemmProblem GemmCall::Problem(kernels::GemmOp op, std::int64_t batch, s
 }
 
 kernels::GemmPlan GemmCall::Plan(const kernels::GemmProblem& problem) const {
-  kernels::GemmPlan plan = kernels::DefaultPlan(*instance, problem);
+  kernels::GemmPlan plan = kernels::DefaultPlan(
+      *instance, problem, copies() ? kernels::Transport::kCopy : kernels::Transport::kTma);
   if (raster_group > 0) plan.raster_group = I32(raster_group);
   if (sweep_segments > 0) plan.sweep_segments = I32(sweep_segments);
   if (chunk_rows > 0) plan.chunk_rows = I32(chunk_rows);
@@ -106,6 +109,13 @@ Expected<GemmCall> DecodeGemmCall(protocol::Op op, const xla_ffi::Dictionary& at
                          static_cast<long long>(kMostOfAPlan)));
   }
   call.depth_outer = AttributeOr(attributes, "depth_outer", -1);
+  const std::int64_t transport = AttributeOr(attributes, "transport", 0);
+  if (transport < 0 || transport > static_cast<std::int64_t>(kernels::Transport::kCopy)) {
+    return Status(Code::kInvalidArgument,
+                  Format("%s: transport is %lld; 0 is \"tma\", 1 is \"copy\".", OpName(op),
+                         static_cast<long long>(transport)));
+  }
+  call.transport = static_cast<kernels::Transport>(transport);
   return call;
 }
 
@@ -142,6 +152,11 @@ xla_ffi::Error PrepareGemm(protocol::Op op, std::int32_t device, CommunicatorCon
                            const xla_ffi::Dictionary& attributes) {
   auto call = DecodeGemmCall(op, attributes);
   if (!call.ok()) return ToError(call.status());
+  {
+    runtime::ScopedDevice scoped(device);
+    const Status copies = PrepareCopies(call.value());
+    if (!copies.ok()) return ToError(copies);
+  }
   return ToError(Prepare(call.value().site, device, communicators));
 }
 
@@ -163,8 +178,12 @@ Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
     problem.rank = binding->rank;
     kernel_call = binding->MakeCall(call.site.op, call.site.site, launch.first, launch.last);
   }
+  kernels::GemmPlan plan = call.Plan(problem);
+  if (call.copies() && binding->shares_gpu) {
+    plan.sm_margin = std::max(plan.sm_margin, kSmsForLocalCopies);
+  }
   const std::string error = kernels::LaunchGemm(
-      *call.instance, problem, call.Plan(problem), launch.x, launch.w, launch.y,
+      *call.instance, problem, plan, launch.x, launch.w, launch.y,
       binding != nullptr ? &kernel_call : nullptr, stream, {nullptr, launch.trace});
   if (!error.empty()) {
     return Status(Code::kInternal, Format("%s: %s", OpName(call.site.op), error.c_str()));

@@ -7,7 +7,7 @@
 // Attributes beyond those of stages.h, all int64: transpose_w, and raster_group, sweep_segments,
 // chunk_rows, chunk_depth, depth_outer, for which 0 (-1 for depth_outer) means the library's own
 // choice. That choice depends on shapes and instance alone, so ranks of one library version agree
-// on it.
+// on it. And transport, a kernels::Transport, 0 where it is left out.
 //
 // A group of one rank runs the plain kernel: no communicator, no workspace.
 #ifndef JAX_FLUX_CUDA_FFI_GEMM_CALL_H_
@@ -26,8 +26,10 @@ struct GemmCall {
   const kernels::GemmInstance* instance;
   bool transpose_w;
   std::int64_t raster_group, sweep_segments, chunk_rows, chunk_depth, depth_outer;
+  kernels::Transport transport;
 
   bool alone() const { return site.world == 1; }
+  bool copies() const { return !alone() && transport == kernels::Transport::kCopy; }
   kernels::GemmProblem Problem(kernels::GemmOp op, std::int64_t batch, std::int64_t rows,
                                std::int64_t columns, std::int64_t depth) const;
   kernels::GemmPlan Plan(const kernels::GemmProblem& problem) const;

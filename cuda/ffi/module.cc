@@ -8,6 +8,9 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <sstream>
+#include <string>
+
 #include "cuda/ffi/stages.h"
 #include "cuda/ffi/targets.h"
 #include "cuda/protocol/base.h"
@@ -63,7 +66,10 @@ nb::list Instances() {
     row["layout"] = kernel.layout;
     row["tile"] = nb::make_tuple(kernel.tile[0], kernel.tile[1], kernel.tile[2]);
     row["cluster"] = nb::make_tuple(kernel.cluster[0], kernel.cluster[1]);
-    row["transport"] = kernel.transport;
+    nb::list transports;
+    std::istringstream words(kernel.transports);
+    for (std::string word; words >> word;) transports.append(word);
+    row["transports"] = nb::tuple(transports);
     rows.append(row);
   }
   return rows;

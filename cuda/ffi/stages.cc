@@ -24,9 +24,9 @@ std::atomic<std::int64_t> direct_launches{0};
 std::atomic<std::int64_t> captured_launches{0};
 
 // What AttributeOr may be asked for.
-constexpr const char* kOptionalAttributes[] = {"chunk_depth",    "chunk_rows",   "ctas",
-                                               "depth_outer",    "raster_group", "sm_margin",
-                                               "sweep_segments", "transpose_w",  "tuning_digest"};
+constexpr const char* kOptionalAttributes[] = {
+    "chunk_depth", "chunk_rows",     "ctas",      "depth_outer", "raster_group",
+    "sm_margin",   "sweep_segments", "transport", "transpose_w", "tuning_digest"};
 
 Status Invalid(protocol::Op op, const std::string& what) {
   return Status(Code::kInvalidArgument,

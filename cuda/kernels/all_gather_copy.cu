@@ -184,7 +184,7 @@ Kernel AllGatherCopyKernelEntry() {
   kernel.dtype = "any";
   kernel.layout = "bytes";
   kernel.cluster[0] = kernel.cluster[1] = 1;
-  kernel.transport = "tma";
+  kernel.transports = "tma";
   kernel.function = reinterpret_cast<const void*>(&AllGatherCopyKernel);
   kernel.threads = kThreads;
   return kernel;

@@ -10,6 +10,7 @@
 namespace jax_flux::kernels {
 
 Kernel AllGatherCopyKernelEntry();  // all_gather_copy.cu
+Kernel CopyGateKernelEntry();       // copy_gate.cu
 
 }  // namespace jax_flux::kernels
 

@@ -29,13 +29,15 @@ struct OpenGate {
   }
 };
 
-// ag_matmul: own rows are read in place, a peer's out of our workspace once their chunk is flagged.
+// ag_matmul: own rows are read in place, a peer's out of our workspace once their chunk is flagged,
+// by the pusher of the peer or by its copy engine. Which of them is a matter of addresses only.
 template <class Tile>
 struct ChunkGate {
   static constexpr std::int32_t kSweep = 8;  // flags read at once
 
   std::uint64_t epoch;
   std::int32_t next_k = 0;       // chunks of the tile below this k are here
+  std::int32_t batch = 0;        // as the chunks count it
   std::int32_t first_chunk = 0;  // row chunks that the tile touches
   std::int32_t last_chunk = 0;
 
@@ -48,15 +50,17 @@ struct ChunkGate {
       next_k = params.chunks.depth;
       return;
     }
+    const std::int32_t base = params.flat_chunks ? at.batch * params.grid.rows : 0;
+    batch = params.flat_chunks ? 0 : at.batch;
     // A cluster's last CTA may lie past the last row: it loads zeros and waits with its neighbour.
-    const std::int32_t last = params.chunks.rows - 1;
+    const std::int32_t last = params.grid.rows - 1;
     const std::int32_t end = row + Tile::kTileM - 1;
-    first_chunk = (row < last ? row : last) / params.chunks.chunk_rows;
-    last_chunk = (end < last ? end : last) / params.chunks.chunk_rows;
+    first_chunk = (base + (row < last ? row : last)) / params.chunks.chunk_rows;
+    last_chunk = (base + (end < last ? end : last)) / params.chunks.chunk_rows;
     next_k = ChunksHere(params, at) * params.chunks.chunk_depth;
     if (next_k == 0) return;
-    // Acquire of every flag the sweep read; pairs with ShardPush's PublishFlag on rank `segment`.
-    // Then the data, which comes through the async proxy.
+    // Acquire of every flag the sweep read; pairs with ShardPush's PublishFlag on rank `segment`,
+    // or with its copy of the flag. Then the data, which comes through the async proxy.
     FenceAcquireSys();
     bulk::FenceGenericToAsync();
   }
@@ -66,11 +70,11 @@ struct ChunkGate {
     if (k < next_k) return;
     const std::int32_t depth_chunk = k / params.chunks.chunk_depth;
     for (std::int32_t chunk = first_chunk; chunk <= last_chunk; ++chunk) {
-      const std::int32_t index = params.chunks.FlagIndex(at.batch, chunk, depth_chunk);
-      // Acquire, system scope; pairs with ShardPush's PublishFlag on rank `segment`.
+      const std::int32_t index = params.chunks.FlagIndex(batch, chunk, depth_chunk);
+      // Acquire, system scope; pairs with ShardPush's PublishFlag on rank `segment`, or with its
+      // copy of the flag, which the copy engine makes after that of the data.
       protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kAgChunk,
-                                        at.segment, index,
-                                        params.call.layout.AgFlagOffset(at.segment, index));
+                                        at.segment, index, params.arrivals.At(at.segment, index));
     }
     // The flag was read through the generic proxy, the data will be through the async proxy.
     bulk::FenceGenericToAsync();
@@ -84,7 +88,7 @@ struct ChunkGate {
       TmaLoad<Tile::kClusterN>(params.x, full, smem, k, row, 0, at.batch);
     } else {
       TmaLoad<Tile::kClusterN>(params.x_slots, full, smem, k, row, at.batch, at.segment,
-                               static_cast<std::int32_t>(epoch & 1));
+                               static_cast<std::int32_t>(epoch & params.parity_mask));
     }
   }
 
@@ -99,7 +103,7 @@ struct ChunkGate {
     for (std::int32_t chunk = first_chunk; chunk <= last_chunk; ++chunk) {
       const std::uint8_t* flags =
           params.call.base[params.call.rank] +
-          params.call.layout.AgFlagOffset(at.segment, params.chunks.FlagIndex(at.batch, chunk, 0));
+          params.arrivals.At(at.segment, params.chunks.FlagIndex(batch, chunk, 0));
       for (std::int32_t first = 0; first < here; first += kSweep) {
         std::uint64_t seen[kSweep];
 #pragma unroll

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "cuda/kernels/copy.h"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/tensor_map.h"
 
@@ -35,6 +36,7 @@ protocol::TileGrid Grid(const GemmInstance& instance, const GemmProblem& problem
 }
 
 protocol::ChunkGrid Chunks(const GemmProblem& problem, const GemmPlan& plan) {
+  if (plan.transport == Transport::kCopy) return CopyChunks(problem, plan);
   return {problem.batch,
           problem.rows,
           problem.depth,
@@ -61,16 +63,16 @@ TensorMapSpec Segmented(const void* base, std::int32_t width, std::int32_t rows,
   return spec;
 }
 
-// Both halves of a data area: [parity][source][batch][row][width].
+// The halves of a data area: [parity][source][batch][row][width].
 TensorMapSpec Area(const void* base, std::int32_t width, std::int32_t rows, std::int32_t batch,
                    std::int32_t world, std::uint64_t half_bytes, std::uint32_t box_width,
-                   int box_rows) {
+                   int box_rows, std::uint64_t halves = 2) {
   const std::uint64_t row = U64(width) * kElementBytes;
   const std::uint64_t plane = row * U64(rows);
   TensorMapSpec spec;
   spec.base = base;
   spec.rank = 5;
-  const std::uint64_t extent[] = {U64(width), U64(rows), U64(batch), U64(world), 2};
+  const std::uint64_t extent[] = {U64(width), U64(rows), U64(batch), U64(world), halves};
   const std::uint64_t stride[] = {0, row, plane, plane * U64(batch), half_bytes};
   const std::uint32_t box[] = {box_width, U32(box_rows), 1, 1, 1};
   std::copy_n(extent, 5, spec.extent);
@@ -108,8 +110,21 @@ class Encodings {
   std::string error_;
 };
 
+// Slots of the copy area: any multiple of 16 would do for the stride of the only half.
+void EncodeCopied(const GemmInstance& instance, const GemmProblem& p, const protocol::Call& call,
+                  GemmParams* params, Encodings* encode) {
+  encode->Add(Area(call.base[p.rank] + call.layout.CopyDataOffset(), p.depth, p.rows, p.batch,
+                   p.world, protocol::kAreaBytes, kTileK, instance.x_load_rows, /*halves=*/1),
+              &params->x_slots);
+  params->arrivals = call.layout.CopyFlags();
+  params->parity_mask = 0;
+  params->flat_chunks = true;
+}
+
 void EncodeGathered(const GemmInstance& instance, const GemmProblem& p, const void* x,
                     const protocol::Call& call, GemmParams* params, Encodings* encode) {
+  params->arrivals = call.layout.AgFlags();
+  params->parity_mask = 1;
   const std::uint64_t half = call.layout.AgHalfOffset(1) - call.layout.AgHalfOffset(0);
   const auto slots = [&](int rank, std::uint32_t box_width, int box_rows) {
     return Area(call.base[rank] + call.layout.AgHalfOffset(0), p.depth, p.rows, p.batch, p.world,
@@ -139,7 +154,11 @@ std::string FillParams(const GemmInstance& instance, const GemmProblem& p, const
              &params->x);
   encode.Add(Weight(instance, p, w), &params->w);
   encode.Add(Segmented(y, p.columns, p.rows, y_segments, p.batch, kBox, kBox), &params->y);
-  if (p.op == GemmOp::kAgMatmul) EncodeGathered(instance, p, x, *call, params, &encode);
+  if (plan.transport == Transport::kCopy) {
+    EncodeCopied(instance, p, *call, params, &encode);
+  } else if (p.op == GemmOp::kAgMatmul) {
+    EncodeGathered(instance, p, x, *call, params, &encode);
+  }
   if (p.op == GemmOp::kMatmulRs) {
     for (std::int32_t rank = 0; rank < p.world; ++rank) {
       encode.Add(
@@ -201,6 +220,7 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
   if (tiles > std::numeric_limits<std::int32_t>::max() / 2) {
     return Sentence("the number of tiles", tiles, "tickets are 32-bit");
   }
+  if (plan.transport == Transport::kCopy) return CanCopy(p, plan);
   if (p.op == GemmOp::kAgMatmul &&
       (plan.chunk_rows < 1 || plan.chunk_depth < 1 || plan.chunk_rows % instance.push_rows != 0 ||
        plan.chunk_depth % static_cast<int>(kPushColumns) != 0)) {
@@ -220,7 +240,7 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
   return std::string();
 }
 
-GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p) {
+GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p, Transport transport) {
   GemmPlan plan;
   const std::int32_t cluster_rows = instance.kernel.tile[0] * instance.kernel.cluster[0];
   // About 2048 rows of x stay in L2 while w streams past them.
@@ -228,6 +248,11 @@ GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p) {
   // Segments of few rows share a sweep, until about 512 rows do: each sweep reads all of w again.
   const std::int32_t segment_rows = protocol::CeilDiv(p.rows, cluster_rows) * cluster_rows;
   plan.sweep_segments = std::max(1, std::min(p.world - 1, kSweepRows / segment_rows));
+  plan.transport = transport;
+  if (transport == Transport::kCopy) {
+    plan.chunk_rows = PieceRows(p);
+    return plan;
+  }
   plan.chunk_rows = 128;
   // One CTA pushes a chunk: enough chunks to keep most CTAs busy, few enough that waiting for
   // their flags is cheap.
@@ -247,7 +272,10 @@ protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProb
   protocol::GenerationShape needs = {};
   needs.world = p.world;
   const std::uint64_t shards = U64(p.world) * U64(p.batch) * U64(p.rows) * kElementBytes;
-  if (p.op == GemmOp::kAgMatmul) {
+  if (plan.transport == Transport::kCopy) {
+    needs.copy_flags = Chunks(p, plan).Count();
+    needs.copy_bytes = protocol::AlignUp(shards * U64(p.depth), protocol::kAreaBytes);
+  } else if (p.op == GemmOp::kAgMatmul) {
     needs.ag_flags = Chunks(p, plan).Count();
     needs.ag_half_bytes = protocol::AlignUp(shards * U64(p.depth), protocol::kAreaBytes);
   } else if (p.op == GemmOp::kMatmulRs) {
@@ -263,6 +291,9 @@ std::string LaunchGemm(const GemmInstance& instance, const GemmProblem& problem,
                        const Instruments& instruments) {
   std::string error = CanRun(instance, problem, plan);
   if (!error.empty()) return error;
+  if (plan.transport == Transport::kCopy && call->first_launch) {
+    return "the first launch of a call whose shards are copied is its gate";
+  }
   GemmParams params = {};
   error = FillParams(instance, problem, plan, x, w, y, call, &params);
   if (!error.empty()) return error;

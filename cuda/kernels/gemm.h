@@ -52,16 +52,24 @@ struct GemmProblem {
   std::int32_t depth;
 };
 
+// Who brings the peers' shards of ag_matmul.
+enum class Transport : int {
+  kTma = 0,   // idle warps of the kernel push ours
+  kCopy = 1,  // copy engines push ours, behind a gate (copy.h); the kernel only waits
+};
+
 // Choices that change speed and flags, never results. Equal on all ranks.
 struct GemmPlan {
   std::int32_t raster_group = 16;   // tile rows that share a walk over the columns
   std::int32_t sweep_segments = 1;  // peers' segments in one sweep (protocol::TileGrid)
-  std::int32_t chunk_rows = 128;    // ag: unit of a push and its flag
+  // ag: unit of a push and its flag. Copied: rows of a piece, counted through the batches; whole k.
+  std::int32_t chunk_rows = 128;
   std::int32_t chunk_depth = 1024;
   bool depth_outer = false;          // ag: all rows of a k range first
   std::int32_t sm_margin = 0;        // SMs left free
   std::int32_t push_peers = 1;       // ag: peers served in turn (protocol::ChunkGrid)
   std::int32_t push_ctas = 1 << 20;  // ag: CTAs that push at a time
+  Transport transport = Transport::kTma;
 };
 
 // Device memory of instances that are built to be looked at; null for the product's.
@@ -88,16 +96,17 @@ const GemmInstance* FindGemm(std::string_view name);
 std::string CanRun(const GemmInstance& instance, const GemmProblem& problem, const GemmPlan& plan);
 
 // A reasonable plan for shapes that nobody tuned.
-GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& problem);
+GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& problem,
+                     Transport transport = Transport::kTma);
 
 // What a generation must hold for this call.
 protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProblem& problem,
                                     const GemmPlan& plan);
 
-// Enqueues one call. `call` is null for plain; else its generation satisfies GemmNeeds, and its op,
-// rank and world are the problem's. x, w and y are device pointers, 16-byte aligned. Allocates and
-// synchronises nothing: may run under capture. `instruments` is for instances built to measure.
-// Empty on success, else what failed.
+// Enqueues one launch. `call` is null for plain; else its generation satisfies GemmNeeds, and its
+// op, rank and world are the problem's; with Transport::kCopy the gate is its first launch. x, w
+// and y are device pointers, 16-byte aligned. Allocates and synchronises nothing: may run under
+// capture. `instruments` is for instances built to measure. Empty on success, else what failed.
 std::string LaunchGemm(const GemmInstance& instance, const GemmProblem& problem,
                        const GemmPlan& plan, const void* x, const void* w, void* y,
                        const protocol::Call* call, cudaStream_t stream,

@@ -65,7 +65,7 @@ GemmInstance DescribeGemm(const char* name) {
   instance.kernel.tile[2] = kTileK;
   instance.kernel.cluster[0] = Tile::kClusterM;
   instance.kernel.cluster[1] = Tile::kClusterN;
-  instance.kernel.transport = "tma";
+  instance.kernel.transports = kOp == GemmOp::kAgMatmul ? "tma copy" : "tma";
   instance.kernel.function = reinterpret_cast<const void*>(function);
   instance.kernel.threads = kThreads;
   instance.kernel.dynamic_shared_bytes = static_cast<int>(sizeof(SharedMemory<Tile>));

@@ -17,8 +17,9 @@ namespace jax_flux::kernels {
 
 // Tensor maps by role; coordinates innermost first. Unused ones stay zero.
 struct GemmParams {
-  CUtensorMap x;            // (k, row, segment, batch): the left operand where XLA put it
-  CUtensorMap x_slots;      // ag: (k, row, batch, segment, parity): shards of the peers
+  CUtensorMap x;  // (k, row, segment, batch): the left operand where XLA put it
+  // ag: (k, row, batch, segment, parity): shards of the peers; no second parity when copied
+  CUtensorMap x_slots;
   CUtensorMap w;            // (n, k), or (k, n) when w is transposed
   CUtensorMap y;            // (n, row, segment, batch)
   CUtensorMap push_source;  // ag: (k, row, batch) of x in push boxes
@@ -26,11 +27,14 @@ struct GemmParams {
   // (n or k, row, batch, source segment, parity).
   CUtensorMap area[protocol::kMaxWorld];
   protocol::TileGrid grid;
-  protocol::ChunkGrid chunks;  // ag
-  std::int32_t k_blocks;       // of 64
-  std::int32_t push_ctas;      // ag: CTAs that push at a time
-  protocol::Call call;         // unused by the plain kernel
-  Instruments instruments;     // null in the product
+  protocol::ChunkGrid chunks;   // ag: what one flag announces
+  protocol::FlagArea arrivals;  // ag: those flags in our workspace
+  std::uint32_t parity_mask;    // ag: 1, or 0 where the slots are the same in every epoch
+  bool flat_chunks;             // ag: chunks run through the batches, row = batch * m + row
+  std::int32_t k_blocks;        // of 64
+  std::int32_t push_ctas;       // ag: CTAs that push at a time
+  protocol::Call call;          // unused by the plain kernel
+  Instruments instruments;      // null in the product
 };
 
 }  // namespace jax_flux::kernels

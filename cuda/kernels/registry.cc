@@ -17,7 +17,7 @@ constexpr int kMaxDevices = 64;
 
 const std::vector<Kernel>& Kernels() {
   static const auto* kernels = [] {
-    auto* rows = new std::vector<Kernel>{AllGatherCopyKernelEntry()};
+    auto* rows = new std::vector<Kernel>{AllGatherCopyKernelEntry(), CopyGateKernelEntry()};
     for (const GemmInstance& instance : GemmInstances()) rows->push_back(instance.kernel);
     return rows;
   }();

@@ -16,12 +16,12 @@ namespace jax_flux::kernels {
 struct Kernel {
   const char* name;
   const char* op;
-  const char* dtype;   // of the operands; "any" where only bytes count
-  const char* layout;  // "nn", "nt", ...; "bytes" without a GEMM
-  int tile[3];         // rows, columns, depth of a cluster tile; zeros without a GEMM
-  int cluster[2];      // CTAs along rows and columns; zeros mean one CTA
-  const char* transport;
-  const void* function;  // __global__ function with one __grid_constant__ argument
+  const char* dtype;       // of the operands; "any" where only bytes count
+  const char* layout;      // "nn", "nt", ...; "bytes" without a GEMM
+  int tile[3];             // rows, columns, depth of a cluster tile; zeros without a GEMM
+  int cluster[2];          // CTAs along rows and columns; zeros mean one CTA
+  const char* transports;  // who may move the data: "tma", or "tma copy"
+  const void* function;    // __global__ function with one __grid_constant__ argument
   int threads;
   int dynamic_shared_bytes;
 };

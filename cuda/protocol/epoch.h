@@ -162,6 +162,31 @@ JAX_FLUX_HD void PublishFlag(const Call& call, std::uint64_t epoch, std::int32_t
   Mem::StoreReleaseSys(call.base[peer] + offset, epoch);
 }
 
+// Waits until every peer has entered `epoch`, with our call site. Acquire, system scope; pairs with
+// StoreEntries on each peer.
+template <class Mem>
+JAX_FLUX_HD void AwaitEntries(const Call& call, std::uint64_t epoch) {
+  for (std::int32_t step = 0; step < call.world - 1; ++step) {
+    const std::int32_t peer = PushPeerAt(call.rank, call.world, step);
+    const std::uint8_t* word = call.base[call.rank] + call.layout.EntryOffset(peer, epoch);
+    if (CheckEntry<Mem>(call, epoch, peer) >= epoch) continue;
+    SpinUntil<Mem>(call, epoch, WaitKind::kEntry, peer, -1, word);
+    CheckEntry<Mem>(call, epoch, peer);
+  }
+}
+
+// Gate of a call whose data copy engines carry: one thread, in the call's first launch, before its
+// copies are enqueued. Slots and source word of the copies are the same in every epoch:
+//   a peer's entry into `epoch` says that it has read its slots of the call before;
+//   the word keeps `epoch` until our next gate, which the stream runs after these copies.
+template <class Mem>
+JAX_FLUX_HD void OpenCopyGate(const Call& call, std::uint64_t epoch) {
+  PostEntries<Mem>(call, epoch);
+  AwaitEntries<Mem>(call, epoch);
+  // Partner: the copies of this word, ordered by the end of the launch.
+  Mem::StoreReleaseSys(call.Control(ControlWord::kCopyEpoch), epoch);
+}
+
 // End of one CTA: one thread, after every role of the CTA has made its last claim, read and flag.
 // The launch's last CTA zeroes the tickets; on the call's last launch it first waits for every
 // entry and then advances the epoch.
@@ -169,15 +194,7 @@ template <class Mem>
 JAX_FLUX_HD void FinishCta(const Call& call, std::uint64_t epoch, std::uint32_t cta_count) {
   // Acquire-release: the last arriver sees every CTA's epoch read and claims as done.
   if (Mem::FetchAddAcqRel(call.Control(ControlWord::kDoneCtas), 1) + 1 != cta_count) return;
-  if (call.last_launch) {
-    for (std::int32_t step = 0; step < call.world - 1; ++step) {
-      const std::int32_t peer = PushPeerAt(call.rank, call.world, step);
-      const std::uint8_t* word = call.base[call.rank] + call.layout.EntryOffset(peer, epoch);
-      if (CheckEntry<Mem>(call, epoch, peer) >= epoch) continue;
-      SpinUntil<Mem>(call, epoch, WaitKind::kEntry, peer, -1, word);
-      CheckEntry<Mem>(call, epoch, peer);
-    }
-  }
+  if (call.last_launch) AwaitEntries<Mem>(call, epoch);
   Mem::StoreRelaxed32(call.Control(ControlWord::kTileTicket), 0);
   Mem::StoreRelaxed32(call.Control(ControlWord::kPushTicket), 0);
   Mem::StoreRelaxed32(call.Control(ControlWord::kCopyTicket), 0);

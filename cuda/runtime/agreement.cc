@@ -81,6 +81,19 @@ std::string Disagreement(const std::vector<AgreementRecord>& records, const char
   return "";
 }
 
+Expected<std::uint64_t> GpuToken() {
+  int device = 0;
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaGetDevice(&device));
+  std::uint64_t token = 0;
+  for (const cudaDeviceAttr part :
+       {cudaDevAttrPciDomainId, cudaDevAttrPciBusId, cudaDevAttrPciDeviceId}) {
+    int value = 0;
+    JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&value, part, device));
+    token = token << 16 | static_cast<std::uint16_t>(value);
+  }
+  return token;
+}
+
 std::uint64_t ProcessToken() {
   static const std::uint64_t token = [] {
     std::random_device random;

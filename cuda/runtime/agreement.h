@@ -32,10 +32,14 @@ struct AgreementRecord {
   char detail[128];               // its message, cut
   std::uint64_t process;          // not compared: ranks of one process have the same
   std::uint64_t group;            // not compared: a number of this group on this rank alone
+  std::uint64_t gpu;              // not compared: ranks on one GPU have the same
 };
 
 // A number that no other process of the job is likely to have.
 std::uint64_t ProcessToken();
+
+// The current device by its place on the PCI bus: equal for two ranks of a host on one GPU.
+Expected<std::uint64_t> GpuToken();
 
 // Empty when all agree; else a sentence that names ranks and both values. The same on every rank.
 std::string Disagreement(const std::vector<AgreementRecord>& records, const char* op);

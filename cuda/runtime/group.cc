@@ -46,6 +46,13 @@ Group* FindOrMakeGroup(const PlanRequest& request, NcclComm comm) {
   return groups.back().get();
 }
 
+std::string InWords(const protocol::GenerationShape& shape) {
+  const auto u64 = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
+  return Format("%d, %d and %d flags (AG, RS, copies), %llu, %llu and %llu bytes", shape.ag_flags,
+                shape.rs_flags, shape.copy_flags, u64(shape.ag_half_bytes),
+                u64(shape.rs_half_bytes), u64(shape.copy_bytes));
+}
+
 }  // namespace
 
 std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
@@ -60,18 +67,13 @@ std::size_t PlanKeyHash::operator()(const PlanKey& key) const {
 
 Status CheckServes(const PlanRequest& request, const protocol::GenerationShape& have) {
   if (Fits(request.need, have)) return Status();
-  const protocol::GenerationShape& need = request.need;
   return Status(
       Code::kInternal,
-      Format(
-          "%s: plan %#llx is bound to a workspace of %d and %d flags, %llu and %llu bytes a half; "
-          "this call needs %d and %d, %llu and %llu. Two plans share a hash: rebuild with `make "
-          "native` or reinstall the wheel, or pass implementation=\"xla\".",
-          OpName(request.op), static_cast<unsigned long long>(request.key.plan_hash), have.ag_flags,
-          have.rs_flags, static_cast<unsigned long long>(have.ag_half_bytes),
-          static_cast<unsigned long long>(have.rs_half_bytes), need.ag_flags, need.rs_flags,
-          static_cast<unsigned long long>(need.ag_half_bytes),
-          static_cast<unsigned long long>(need.rs_half_bytes)));
+      Format("%s: plan %#llx is bound to a workspace of %s; this call needs %s. Two plans share a "
+             "hash: rebuild with `make native` or reinstall the wheel, or pass "
+             "implementation=\"xla\".",
+             OpName(request.op), static_cast<unsigned long long>(request.key.plan_hash),
+             InWords(have).c_str(), InWords(request.need).c_str()));
 }
 
 protocol::Call Binding::MakeCall(protocol::Op op, std::uint64_t site, bool first_launch,
@@ -124,8 +126,8 @@ Expected<const Binding*> Group::Start(const PlanRequest& request, cudaStream_t s
   JAX_FLUX_RETURN_IF_ERROR(InitOnce(request));
   auto generation = world_ == 1 ? StartAlone(request) : StartTogether(request, stream);
   if (!generation.ok()) return generation.status();
-  auto binding =
-      std::make_unique<Binding>(Binding{generation.value(), rank_, world_, resources_->record});
+  auto binding = std::make_unique<Binding>(Binding{
+      generation.value(), rank_, world_, resources_->record, side_streams_.get(), shares_gpu_});
   const Binding* result = binding.get();
   plans_.emplace(request.key.plan_hash, std::move(binding));
   return result;
@@ -165,7 +167,12 @@ Status Group::Agree(const PlanRequest& request, AgreementRecord* record, const S
   if (!ran.ok()) return ran;
   token_ = all[0].group;
   local_ranks_ = 0;
-  for (const AgreementRecord& other : all) local_ranks_ += other.process == record->process;
+  int on_our_gpu = 0;
+  for (const AgreementRecord& other : all) {
+    local_ranks_ += other.process == record->process;
+    on_our_gpu += other.gpu == record->gpu;
+  }
+  shares_gpu_ = on_our_gpu > 1;
   const std::string verdict = Disagreement(all, op);
   if (verdict.empty()) return Status();
   // Our own failure, if any, is worded better than the cut copy that travels.
@@ -199,6 +206,9 @@ Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cud
       fits ? latest->layout.shape
            : GrownShape(request.need, latest == nullptr ? nullptr : &latest->layout.shape);
   AgreementRecord record = {};
+  auto gpu = GpuToken();
+  if (!gpu.ok()) return gpu.status();
+  record.gpu = gpu.value();
   record.process = ProcessToken();
   record.group = record.process ^ reinterpret_cast<std::uintptr_t>(this);
   record.library = LibraryHash();
@@ -215,12 +225,20 @@ Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cud
   // Everybody makes a generation of this shape. A rank without memory must not leave the others in
   // the collective registration, so they hear of it first.
   auto memory = AllocateZeroed(nccl_, record.workspace_bytes, resources_->stream);
-  const Status allocated = Agree(request, &record, memory.status(), stream);
+  Status made = memory.status();
+  // The first generation with a copy area is also where the side streams are first needed.
+  if (made.ok() && shape.copy_flags > 0) made = MakeSideStreams();
+  const Status allocated = Agree(request, &record, made, stream);
   if (!allocated.ok()) {
     if (memory.ok()) FreeUnregistered(nccl_, memory.value());
     return allocated;
   }
   auto generation = RegisterWithDeadline(shape, memory.value());
+  if (generation.ok() && shape.copy_flags > 0) {
+    const Status warmed =
+        side_streams_->WarmUp(generation.value().layout, generation.value().base, rank_);
+    if (!warmed.ok()) generation = warmed;
+  }
   // The given-up thread may still be inside NCCL with this communicator: no third exchange. The
   // peers that wait in it have its deadline.
   if (generation.status().code() == Code::kDeadlineExceeded) return generation.status();
@@ -228,6 +246,14 @@ Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cud
   JAX_FLUX_RETURN_IF_ERROR(Agree(request, &record, generation.status(), stream));
   generations_.push_back(std::make_unique<Generation>(generation.value()));
   return static_cast<const Generation*>(generations_.back().get());
+}
+
+Status Group::MakeSideStreams() {
+  if (side_streams_ != nullptr) return Status();
+  auto made = SideStreams::Make(world_);
+  if (!made.ok()) return made.status();
+  side_streams_ = std::move(made.value());
+  return Status();
 }
 
 Expected<const Binding*> StartPlan(const PlanRequest& request, NcclComm comm, cudaStream_t stream) {

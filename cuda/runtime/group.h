@@ -25,6 +25,7 @@
 #include "cuda/runtime/agreement.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/nccl_api.h"
+#include "cuda/runtime/side_streams.h"
 #include "cuda/runtime/status.h"
 #include "cuda/runtime/workspace.h"
 
@@ -61,6 +62,8 @@ struct Binding {
   int rank;
   int world;
   protocol::FailureRecord* record;  // device address
+  SideStreams* side_streams;        // null unless the group has a plan with copies
+  bool shares_gpu;                  // a peer runs on this rank's GPU: for tests, slow
 
   // The kernel argument of one launch of this plan.
   protocol::Call MakeCall(protocol::Op op, std::uint64_t site, bool first_launch = true,
@@ -81,6 +84,7 @@ class Group {
   Status InitOnce(const PlanRequest& request);
   Expected<const Generation*> StartAlone(const PlanRequest& request);
   Expected<const Generation*> StartTogether(const PlanRequest& request, cudaStream_t stream);
+  Status MakeSideStreams();
   Status Agree(const PlanRequest& request, AgreementRecord* record, const Status& mine,
                cudaStream_t stream);
   Expected<Generation> RegisterWithDeadline(const protocol::GenerationShape& shape,
@@ -97,7 +101,9 @@ class Group {
   // Once the first exchange has told: rank 0's token, and how many ranks this process drives.
   std::uint64_t token_ = 0;
   int local_ranks_ = 1;
+  bool shares_gpu_ = false;
   std::vector<std::unique_ptr<Generation>> generations_;
+  std::unique_ptr<SideStreams> side_streams_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Binding>> plans_;  // by plan hash
 };
 

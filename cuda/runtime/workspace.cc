@@ -23,7 +23,7 @@ T Grown(T need, T have, T least) {
 protocol::GenerationShape GrownShape(const protocol::GenerationShape& need,
                                      const protocol::GenerationShape* latest) {
   const protocol::GenerationShape have =
-      latest != nullptr ? *latest : protocol::GenerationShape{need.world, 0, 0, 0, 0};
+      latest != nullptr ? *latest : protocol::GenerationShape{need.world, 0, 0, 0, 0, 0, 0};
   protocol::GenerationShape shape;
   shape.world = need.world;
   shape.ag_flags = Grown(need.ag_flags, have.ag_flags, kLeastFlags);
@@ -32,6 +32,9 @@ protocol::GenerationShape GrownShape(const protocol::GenerationShape& need,
       Grown(need.ag_half_bytes, have.ag_half_bytes, kLeastHalfBytes), protocol::kAreaBytes);
   shape.rs_half_bytes = protocol::AlignUp(
       Grown(need.rs_half_bytes, have.rs_half_bytes, kLeastHalfBytes), protocol::kAreaBytes);
+  shape.copy_flags = Grown(need.copy_flags, have.copy_flags, kLeastFlags);
+  shape.copy_bytes = protocol::AlignUp(Grown(need.copy_bytes, have.copy_bytes, kLeastHalfBytes),
+                                       protocol::kAreaBytes);
   return shape;
 }
 

@@ -23,7 +23,7 @@ constexpr std::uint64_t kSite = 77;
 
 std::vector<std::string> recorded;
 std::vector<std::uint8_t> memory[kWorld];
-const GenerationLayout kLayout{{kWorld, 4, 4, 1024, 1024}};
+const GenerationLayout kLayout{{kWorld, 4, 4, 1024, 1024, 4, 1024}};
 
 // "rank 2 entry 1.0" for a word: which workspace, which region.
 std::string NameOf(const void* p) {
@@ -33,8 +33,9 @@ std::string NameOf(const void* p) {
     if (byte < begin || byte >= begin + memory[rank].size()) continue;
     const auto offset = static_cast<std::uint64_t>(byte - begin);
     const std::string where = "rank " + std::to_string(rank) + " ";
-    static const char* const kControl[] = {"epoch",       "busy", "tile ticket", "push ticket",
-                                           "copy ticket", "done", "warned",      "failed"};
+    static const char* const kControl[] = {"epoch",       "busy",        "tile ticket",
+                                           "push ticket", "copy ticket", "done",
+                                           "warned",      "failed",      "copy epoch"};
     for (int word = 0; word < static_cast<int>(ControlWord::kCount); ++word) {
       if (offset == kLayout.ControlOffset(static_cast<ControlWord>(word))) {
         return where + kControl[word];
@@ -168,6 +169,17 @@ Call EnteredCall() {
   return call;
 }
 
+void CheckCopyGate() {
+  const Call call = EnteredCall();
+  OpenCopyGate<RecordingMemory>(call, 2);
+  // Our entry before any wait: the peers' gates wait for it. The source of the flags comes last.
+  Expect("OpenCopyGate",
+         {"compare-exchange rank 1 busy", "load rank 1 epoch", "store rank 2 site 1.0 = 77",
+          "release rank 2 entry 1.0 = 2", "store rank 0 site 1.0 = 77",
+          "release rank 0 entry 1.0 = 2", "acquire rank 1 entry 2.0", "load rank 1 site 2.0",
+          "acquire rank 1 entry 0.0", "load rank 1 site 0.0", "release rank 1 copy epoch = 2"});
+}
+
 void CheckFinish() {
   Call call = EnteredCall();
   FinishCta<RecordingMemory>(call, 2, 2);
@@ -200,6 +212,7 @@ int main() {
   const Stopwatch stopwatch;
   CheckEnter();
   CheckFlags();
+  CheckCopyGate();
   CheckFinish();
   std::printf("epoch_test: accesses as specified, %.1f s\n", stopwatch.Seconds());
   return 0;

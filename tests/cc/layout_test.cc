@@ -25,8 +25,9 @@ struct Region {
 
 std::string Describe(const GenerationShape& shape) {
   return "W " + std::to_string(shape.world) + ", flags " + std::to_string(shape.ag_flags) + "/" +
-         std::to_string(shape.rs_flags) + ", halves " + std::to_string(shape.ag_half_bytes) + "/" +
-         std::to_string(shape.rs_half_bytes);
+         std::to_string(shape.rs_flags) + "/" + std::to_string(shape.copy_flags) + ", halves " +
+         std::to_string(shape.ag_half_bytes) + "/" + std::to_string(shape.rs_half_bytes) +
+         ", copies " + std::to_string(shape.copy_bytes);
 }
 
 // Every word or range that anybody addresses, as one list.
@@ -51,6 +52,10 @@ std::vector<Region> Regions(const GenerationLayout& layout) {
       const std::uint64_t at = layout.RsFlagOffset(source, index);
       regions.push_back({"RS flag " + std::to_string(index) + of, at, at + kFlagBytes});
     }
+    for (std::int32_t index = 0; index < shape.copy_flags; ++index) {
+      const std::uint64_t at = layout.CopyFlagOffset(source, index);
+      regions.push_back({"copy flag " + std::to_string(index) + of, at, at + kFlagBytes});
+    }
   }
   for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
     const std::uint64_t ag = layout.AgHalfOffset(epoch);
@@ -58,6 +63,8 @@ std::vector<Region> Regions(const GenerationLayout& layout) {
     regions.push_back({"AG half " + std::to_string(epoch), ag, ag + shape.ag_half_bytes});
     regions.push_back({"RS half " + std::to_string(epoch), rs, rs + shape.rs_half_bytes});
   }
+  regions.push_back(
+      {"copies", layout.CopyDataOffset(), layout.CopyDataOffset() + shape.copy_bytes});
   regions.erase(std::remove_if(regions.begin(), regions.end(),
                                [](const Region& region) { return region.begin == region.end; }),
                 regions.end());
@@ -78,6 +85,7 @@ void CheckDisjoint(const GenerationLayout& layout) {
 void CheckAligned(const GenerationLayout& layout) {
   const std::string what = Describe(layout.shape);
   CHECK_EQ(layout.TotalBytes() % kAreaBytes, 0u, what);
+  CHECK_EQ(layout.CopyDataOffset() % kAreaBytes, 0u, what);
   for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
     CHECK_EQ(layout.AgHalfOffset(epoch) % kAreaBytes, 0u, what);
     CHECK_EQ(layout.RsHalfOffset(epoch) % kAreaBytes, 0u, what);
@@ -86,6 +94,7 @@ void CheckAligned(const GenerationLayout& layout) {
     // A row begins a line, so ranks never write into one line of flags.
     CHECK_EQ(layout.AgFlagOffset(source, 0) % kLineBytes, 0u, what);
     CHECK_EQ(layout.RsFlagOffset(source, 0) % kLineBytes, 0u, what);
+    CHECK_EQ(layout.CopyFlagOffset(source, 0) % kLineBytes, 0u, what);
   }
 }
 
@@ -105,12 +114,14 @@ void CheckFits(const std::vector<GenerationShape>& shapes) {
     GenerationShape larger = shape;
     larger.world += 1;
     CHECK(!Fits(shape, larger) && !Fits(larger, shape), Describe(shape));
-    for (int field = 0; field < 4; ++field) {
+    for (int field = 0; field < 6; ++field) {
       larger = shape;
       if (field == 0) larger.ag_flags += 1;
       if (field == 1) larger.rs_flags += 1;
       if (field == 2) larger.ag_half_bytes += 1;
       if (field == 3) larger.rs_half_bytes += 1;
+      if (field == 4) larger.copy_flags += 1;
+      if (field == 5) larger.copy_bytes += 1;
       CHECK(Fits(shape, larger), Describe(shape));
       CHECK(!Fits(larger, shape), Describe(shape));
     }
@@ -124,7 +135,11 @@ std::vector<GenerationShape> Shapes() {
       for (std::int32_t rs_flags : {0, 1, 16, 33}) {
         for (std::uint64_t ag_half : {0ull, 16ull, 1000ull, 1024ull, 1025ull, 6ull << 30}) {
           for (std::uint64_t rs_half : {0ull, 48ull, 4096ull, 5ull << 30}) {
-            shapes.push_back({world, ag_flags, rs_flags, ag_half, rs_half});
+            // A third of the shapes each without, with little and with much to copy.
+            const auto turn = shapes.size() % 3;
+            shapes.push_back({world, ag_flags, rs_flags, ag_half, rs_half,
+                              turn == 0 ? 0 : static_cast<std::int32_t>(7 * turn + 2),
+                              turn == 2 ? 3ull << 30 : turn * 1040});
           }
         }
       }

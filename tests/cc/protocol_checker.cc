@@ -17,10 +17,10 @@ namespace {
 constexpr std::uint64_t kMaxStates = 12'000'000;
 
 // "A" and "a" are a large and a small all-gather, "R" and "r" reduce-scatters, "B" and "b"
-// broadcasts, "D" and "d" backward calls, "C" and "c" copy-engine calls. A digit before the letter
-// is the generation.
+// broadcasts, "D" and "d" backward calls, "C" and "c" copy-engine calls, "P" and "p" those of two
+// weights. A digit before the letter is the generation.
 std::vector<ModelCall> Program(const std::string& text) {
-  static const std::string kLetters = "arbdc";
+  static const std::string kLetters = "arbdcp";
   std::vector<ModelCall> program;
   int generation = 0;
   for (char letter : text) {
@@ -114,13 +114,28 @@ void ProveAll() {
       {"pusher thread, one CTA", 2, {1}, true, 99, mixed},
       {"pusher threads, two CTAs", 2, {2}, true, 99, {"ra", "Ar"}},
       {"growth between calls", 2, {2}, false, 99, {"a1Aa1Ra", "r1R1Ara", "1a0A1r0R1A"}},
-      {"copy engine behind a gate", 2, {1}, false, 99, {"cCcCc", "aCArc", "CaCRC"}},
+      {"copy engine, every sequence of 4 calls with AG and RS",
+       2,
+       {1},
+       false,
+       99,
+       Sequences("acR", 4)},
+      {"copy engine, mixed sequences of 5",
+       2,
+       {1},
+       false,
+       99,
+       {"cCcCc", "aCArc", "CaCRC", "bcbCb"}},
+      {"copy engine, several weights and backward", 2, {1}, false, 99, {"pcPa", "aPRp", "dPdC"}},
+      {"copy engine, two CTAs", 2, {2}, false, 99, {"caC", "Pr", "acR"}},
+      {"copy engine, two CTAs, one resident", 2, {2}, false, 1, {"caC", "Pra"}},
+      {"copy engine and growth", 2, {1}, false, 99, {"c1Cc1Ca", "1c0C1a0c"}},
       {"one CTA, every sequence of 4 calls", 3, {1}, false, 99, Sequences("aArR", 4)},
       {"one CTA, mixed sequences of 5", 3, {1}, false, 99, {"aArRa", "BaRbA", "a1A0r1Ra"}},
       {"two CTAs on one rank", 3, {2, 1, 1}, false, 99, {"aAraR", "rRaAr", "bda"}},
       {"pusher thread, one CTA", 3, {1}, true, 99, {"aa", "ra"}},
       {"two CTAs on every rank", 3, {2}, false, 99, {"a", "r"}},
-      {"copy engine behind a gate", 3, {1}, false, 99, {"cC"}},
+      {"copy engine", 3, {1}, false, 99, {"cC", "cac", "acr", "bcb", "pc"}},
       {"one CTA", 4, {1}, false, 99, {"ar", "ra", "bbb"}},
   };
   for (const Family& family : families) ProveFamily(family);
@@ -129,8 +144,8 @@ void ProveAll() {
 // Ranks whose programs differ: some rank says so, and no rank finishes the call.
 ModelConfig Mismatch(int world, int odd_rank, int letters, int ctas, bool pusher_thread,
                      Fault fault) {
-  static const char* const kPairs[][2] = {
-      {"ar", "ra"}, {"aA", "Aa"}, {"bR", "Rb"}, {"da", "ad"}, {"bar", "bra"}};
+  static const char* const kPairs[][2] = {{"ar", "ra"},   {"aA", "Aa"}, {"bR", "Rb"}, {"da", "ad"},
+                                          {"bar", "bra"}, {"ca", "ac"}, {"cC", "Cc"}};
   ModelConfig config;
   config.world = world;
   config.name = "mismatch " + std::string(kPairs[letters][0]) + " against " + kPairs[letters][1];
@@ -150,7 +165,7 @@ void ProveMismatches() {
   Total total;
   for (int world : {2, 3}) {
     for (int odd_rank = 0; odd_rank < world; ++odd_rank) {
-      for (int letters = 0; letters < 5; ++letters) {
+      for (int letters = 0; letters < 7; ++letters) {
         Prove(Mismatch(world, odd_rank, letters, 1, false, Fault::kNone), &total);
         // With a pusher thread a rank can fail before it has sent to a third one.
         if (letters == 0) Prove(Mismatch(world, odd_rank, 0, 1, true, Fault::kNone), &total);
@@ -287,6 +302,8 @@ void CatchAll() {
        K::kWrongData,
        {K::kFlagBackwards},
        2},
+      {"copies without a gate", Fault::kNoGate, "cc", {1}, 99, K::kWrongData, {}, 2},
+      {"copies in the AG area", Fault::kCopiesInAgArea, "ca", {1}, 99, K::kWrongData, {}, 2},
       {"RS: own tiles before foreign ones",
        Fault::kWaitBeforePush,
        "r",

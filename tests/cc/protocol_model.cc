@@ -20,12 +20,12 @@ Model::Model(const ModelConfig& config) : config_(config) {
   mixed_programs_ = config_.programs.size() > 1;
   bool engine = false;
   for (const auto& program : config_.programs) {
-    for (const ModelCall& call : program) engine |= call.op == ModelOp::kCopyEngine;
+    for (const ModelCall& call : program) engine |= LaunchOf(call, 1).engine;
   }
   threads_per_rank_ = max_ctas_ * (config_.pusher_thread ? 2 : 1) + (engine ? 1 : 0);
   const std::uint64_t half = static_cast<std::uint64_t>(config_.world) * kMaxPieces * kPieceBytes;
   for (GenerationLayout& layout : layouts_) {
-    layout.shape = {config_.world, kMaxPieces, kMaxPieces, half, half};
+    layout.shape = {config_.world, kMaxPieces, kMaxPieces, half, half, kMaxPieces, half};
   }
   AddCells();
   const int block = static_cast<int>(sizeof(RankWords)) + 2 * static_cast<int>(sizeof(Control)) +
@@ -45,6 +45,7 @@ int Model::Ctas(int rank) const {
 }
 
 int Model::LaunchCount(const ModelCall& call) const {
+  if (call.op == ModelOp::kCopyPair) return 3;
   return call.op == ModelOp::kBackward || call.op == ModelOp::kCopyEngine ? 2 : 1;
 }
 
@@ -65,8 +66,9 @@ Model::Launch Model::LaunchOf(const ModelCall& call, int launch) const {
       l.ag_tiles = l.last;
       break;
     case ModelOp::kCopyEngine:
+    case ModelOp::kCopyPair:
       l.gate = l.first;
-      l.ag_tiles = l.engine = l.last;
+      l.ag_tiles = l.engine = !l.first;
       break;
   }
   return l;
@@ -87,9 +89,8 @@ int Model::PushCount(const Context& at) const {
 std::uint64_t Model::FlagAddress(const ModelCall& call, const Piece& piece) const {
   const GenerationLayout& layout = layouts_[static_cast<std::size_t>(call.generation)];
   const bool rs = piece.area == Area::kRs && config_.fault != Fault::kSharedAreas;
-  if (piece.area == Area::kEngine) {
-    return layout.TotalBytes() +
-           static_cast<std::uint64_t>(piece.source * kMaxPieces + piece.index) * kFlagBytes;
+  if (piece.area == Area::kEngine && config_.fault != Fault::kCopiesInAgArea) {
+    return layout.CopyFlagOffset(piece.source, piece.index);
   }
   if (config_.fault == Fault::kFlagRowPerCall) {
     return (rs ? layout.RsFlagsOffset() : layout.AgFlagsOffset()) +
@@ -105,7 +106,10 @@ std::uint64_t Model::DataAddress(const ModelCall& call, const Piece& piece,
   const bool rs = piece.area == Area::kRs && config_.fault != Fault::kSharedAreas;
   const std::uint64_t slot =
       static_cast<std::uint64_t>(piece.source * call.pieces + piece.index) * kPieceBytes;
-  if (piece.area == Area::kEngine) return layout.TotalBytes() + kPieceBytes + slot;
+  if (piece.area == Area::kEngine) {
+    const bool shared = config_.fault == Fault::kCopiesInAgArea;
+    return (shared ? layout.AgHalfOffset(0) : layout.CopyDataOffset()) + slot;
+  }
   if (config_.fault == Fault::kHalfPerCall) {
     const std::uint64_t half =
         static_cast<std::uint64_t>(config_.world * call.pieces) * kPieceBytes;

@@ -29,6 +29,7 @@ enum class ModelOp : std::uint8_t {
   kBroadcast,   // rank 0 pushes to all and waits for nobody: no data flow back
   kBackward,    // launch 1: RS and a pusher for x; launch 2 reads the AG slots
   kCopyEngine,  // one-CTA gate, then copies beside a GEMM; slots without parity
+  kCopyPair,    // the same with two GEMMs, a tuple of weights: the copies may outlast the first
 };
 
 struct ModelCall {
@@ -52,6 +53,8 @@ enum class Fault : std::uint8_t {
   kStaticSchedule,    // tile t belongs to CTA t mod the number of CTAs
   kCheckOnlyAwaited,  // a wait looks at the awaited peer's entry only
   kTrapUnannounced,   // a mismatch traps although the rank's entry may not be posted yet
+  kNoGate,            // copies start without waiting for the peers' entries
+  kCopiesInAgArea,    // copies use flags and slots of the AG area
 };
 
 enum class BreakKind : std::uint8_t {

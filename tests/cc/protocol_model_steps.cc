@@ -82,8 +82,11 @@ void Model::EndLaunch(Context* at) const {
     Context other = Enter(at->state, first + local);
     bool runs = other.call != nullptr;
     if (runs && other.role == 2) {
-      *other.thread = {static_cast<std::uint8_t>(other.launch.engine ? kEngine : kExit), 0, 0, 0,
-                       0};
+      // Forked behind the gate, the first launch; joined behind the last one.
+      const bool forked = other.launch.engine && other.words->launch == 1;
+      if (forked || other.launch.first) {
+        *other.thread = {static_cast<std::uint8_t>(forked ? kEngine : kExit), 0, 0, 0, 0};
+      }
       continue;
     }
     runs = runs && other.cta < (other.launch.gate ? 1 : Ctas(at->rank));
@@ -116,7 +119,8 @@ void Model::Exit(Context* at) const {
   const auto* threads =
       reinterpret_cast<const Thread*>(at->block + sizeof(RankWords) + 2 * sizeof(Control));
   for (int local = 0; local < threads_per_rank_; ++local) {
-    if (threads[local].pc != kExit) return;
+    const bool engine = at->launch.engine && local == threads_per_rank_ - 1;
+    if (threads[local].pc != kExit && !(engine && !at->launch.last)) return;
   }
   EndLaunch(at);
 }
@@ -227,7 +231,10 @@ bool Model::EntriesSeen(Context* at) const {
 }
 
 bool Model::StepGate(Context* at) const {
-  if (!EntriesSeen(at)) return false;
+  if (config_.fault != Fault::kNoGate) {
+    if (SpinCheck(at, -1)) return true;
+    if (!EntriesSeen(at)) return false;
+  }
   if (config_.fault != Fault::kLiveNextCopied) at->control->source = at->thread->epoch;
   Exit(at);
   return true;
@@ -336,8 +343,9 @@ bool Model::StepAwait(Context* at) const {
   return true;
 }
 
-// Copies in a stream beside the GEMM: for each push its data, then its flag, whose value the copy
-// engine reads from a word of this rank when it gets there.
+// Copies in streams beside the GEMM: for each push its data, then its flag, whose value the copy
+// engine reads from a word of this rank when it gets there. One stream here, in the order of the
+// pushes: streams of several peers only differ in the order between peers.
 bool Model::StepEngine(Context* at) const {
   int peer = 0;
   at->thread->epoch = 0;

@@ -45,7 +45,7 @@ std::vector<SimCall> MixedProgram(int calls, std::uint64_t seed) {
   random.random = seed;
   for (int call = 0; call < calls; ++call) {
     // Broadcasts in a row let rank 0 run as far ahead as it may.
-    const auto op = static_cast<SimOp>(std::min(random.Random() % 8, 4u));
+    const auto op = static_cast<SimOp>(std::min(random.Random() % 9, 5u));
     const int shape = static_cast<int>(random.Random() % Shapes().size());
     program.push_back(
         {op, shape, 1 + static_cast<std::uint64_t>(op) * 16 + static_cast<std::uint64_t>(shape)});
@@ -232,6 +232,7 @@ void RunFailures() {
   CheckTimeout(SimOp::kAg, Shapes()[2], WaitKind::kAgChunk, Op::kAgMatmul);
   CheckTimeout(SimOp::kRs, Shapes()[1], WaitKind::kRsTile, Op::kMatmulRs);
   CheckTimeout(SimOp::kCopy, empty, WaitKind::kEntry, Op::kAllGatherCopy);
+  CheckTimeout(SimOp::kCopied, Shapes()[1], WaitKind::kEntry, Op::kAgMatmul);  // at the gate
   CheckLatePeer();
   int mismatches = 0;
   for (int world : {2, 3, 5}) {
@@ -241,7 +242,7 @@ void RunFailures() {
   }
   CheckConcurrentUse();
   std::printf(
-      "  4 timeouts, 1 late peer, %d mismatches, 2 concurrent uses: records right, %.1f s\n",
+      "  5 timeouts, 1 late peer, %d mismatches, 2 concurrent uses: records right, %.1f s\n",
       mismatches, stopwatch.Seconds());
 }
 

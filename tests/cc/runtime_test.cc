@@ -27,11 +27,12 @@ bool Has(const std::string& text, const std::string& part) {
 }
 
 void GrowthAtLeastDoublesWhatMustGrow() {
-  const GenerationShape small = {2, 10, 0, 5000, 0};
+  const GenerationShape small = {2, 10, 0, 5000, 0, 0, 0};
   const GenerationShape first = runtime::GrownShape(small, nullptr);
   CHECK(Fits(small, first), "the first generation");
   CHECK_EQ(first.rs_half_bytes, 0u, "no RS area before a call needs one");
-  const GenerationShape larger = {2, 10, 7, first.ag_half_bytes + 1, 4096};
+  CHECK_EQ(first.copy_bytes, 0u, "no copy area before a call needs one");
+  const GenerationShape larger = {2, 10, 7, first.ag_half_bytes + 1, 4096, 8, 100 << 20};
   const GenerationShape second = runtime::GrownShape(larger, &first);
   CHECK(Fits(larger, second), "the second generation");
   CHECK(second.ag_half_bytes >= 2 * first.ag_half_bytes, second.ag_half_bytes);
@@ -92,15 +93,18 @@ void APlanThatOutgrowsItsWorkspaceIsRefused() {
   runtime::PlanRequest request = {};
   request.op = protocol::Op::kMatmulRs;
   request.key.plan_hash = 0xfeed;
-  request.need = {2, 8, 16, 4096, 8192};
+  request.need = {2, 8, 16, 4096, 8192, 4, 1024};
   CHECK(runtime::CheckServes(request, request.need).ok(), "exactly as large");
   GenerationShape have = request.need;
   have.rs_flags = 15;
   const std::string flags = runtime::CheckServes(request, have).message();
-  CHECK(Has(flags, "matmul_rs: plan 0xfeed") && Has(flags, "8 and 15 flags"), flags);
+  CHECK(Has(flags, "matmul_rs: plan 0xfeed") && Has(flags, "8, 15 and 4 flags"), flags);
   have = request.need;
   have.ag_half_bytes -= 1;
-  CHECK(Has(runtime::CheckServes(request, have).message(), "4095 and 8192 bytes"), "bytes");
+  CHECK(Has(runtime::CheckServes(request, have).message(), "4095, 8192 and 1024 bytes"), "bytes");
+  have = request.need;
+  have.copy_flags = 3;
+  CHECK(Has(runtime::CheckServes(request, have).message(), "8, 16 and 3 flags"), "copies");
 }
 
 void LocalRanksMeetStepByStepAndGiveUpInTime() {

@@ -30,6 +30,8 @@ struct Extents {
   protocol::TileGrid Tiles(std::int32_t world, std::int32_t rank) const {
     return {world, rank, batch, rows, columns, tile_rows, tile_columns, group};
   }
+  // Pieces that a copy engine carries: rows through all batches, whole k.
+  protocol::ChunkGrid Pieces() const { return {1, batch * rows, depth, chunk_rows, depth, false}; }
   std::uint64_t ShardFloats() const { return static_cast<std::uint64_t>(batch) * rows * depth; }
   std::uint64_t TileFloats() const { return static_cast<std::uint64_t>(tile_rows) * tile_columns; }
 };
@@ -46,16 +48,40 @@ enum class FlagPlace { kAfterData, kBeforeData };  // kBeforeData: a negative co
 template <class Mem, FlagPlace kFlagPlace = FlagPlace::kAfterData>
 class Kernel {
  public:
-  Kernel(const protocol::Call& call, const Extents& extents, const Operands& operands)
+  // `copied`: copy engines bring the shards of the peers.
+  Kernel(const protocol::Call& call, const Extents& extents, const Operands& operands, bool copied)
       : call_(call),
         extents_(extents),
         operands_(operands),
-        epoch_(protocol::CallEpoch<Mem>(call)) {}
+        epoch_(protocol::CallEpoch<Mem>(call)),
+        copied_(copied) {}
 
   std::uint64_t epoch() const { return epoch_; }
 
   void Enter() const { protocol::PostEntries<Mem>(call_, epoch_); }
   void Finish(std::uint32_t cta_count) const { protocol::FinishCta<Mem>(call_, epoch_, cta_count); }
+
+  void OpenGate() const { protocol::OpenCopyGate<Mem>(call_, epoch_); }
+
+  // What the copy engines of a rank do: they know addresses only, so the flag is a copy of a word.
+  void CopyPieces() const {
+    const protocol::ChunkGrid grid = extents_.Pieces();
+    const std::uint64_t floats = static_cast<std::uint64_t>(extents_.depth);
+    for (std::int32_t step = 0; step < call_.world - 1; ++step) {
+      const std::int32_t peer = protocol::PushPeerAt(call_.rank, call_.world, step);
+      for (std::int32_t index = 0; index < grid.Count(); ++index) {
+        RandomDelay();
+        const auto first = static_cast<std::uint64_t>(index * grid.chunk_rows);
+        const auto end =
+            static_cast<std::uint64_t>(std::min((index + 1) * grid.chunk_rows, grid.rows));
+        std::copy(operands_.x + first * floats, operands_.x + end * floats,
+                  Slot(peer, call_.rank) + first * floats);
+        RandomDelay();
+        Mem::StoreReleaseSys(call_.base[peer] + call_.layout.CopyFlagOffset(call_.rank, index),
+                             Mem::LoadRelaxed(call_.Control(protocol::ControlWord::kCopyEpoch)));
+      }
+    }
+  }
 
   // Pusher: our shard to every peer, chunk by chunk.
   void Push() const {
@@ -130,7 +156,7 @@ class Kernel {
       const protocol::TileCoord at =
           protocol::TileAt(grid, protocol::SegmentOrder::kOwnFirst, ticket);
       const bool own = at.segment == call_.rank;
-      const float* a = own ? operands_.x : AgSlot(call_.rank, at.segment);
+      const float* a = own ? operands_.x : Slot(call_.rank, at.segment);
       std::fill(sum.begin(), sum.end(), 0.0f);
       for (std::int32_t k = 0; k < extents_.depth; k += extents_.tile_depth) {
         const std::int32_t k_end = std::min(k + extents_.tile_depth, extents_.depth);
@@ -191,6 +217,12 @@ class Kernel {
     return reinterpret_cast<float*>(call_.base[at_rank] + call_.layout.AgHalfOffset(epoch_)) +
            extents_.ShardFloats() * static_cast<std::uint64_t>(source);
   }
+  // Where the shard of `source` lies in this call.
+  float* Slot(std::int32_t at_rank, std::int32_t source) const {
+    if (!copied_) return AgSlot(at_rank, source);
+    return reinterpret_cast<float*>(call_.base[at_rank] + call_.layout.CopyDataOffset()) +
+           extents_.ShardFloats() * static_cast<std::uint64_t>(source);
+  }
   float* RsSlot(std::int32_t at_rank, std::int32_t source, std::int32_t tile) const {
     const std::int32_t tiles = extents_.Tiles(call_.world, 0).SegmentTiles();
     return reinterpret_cast<float*>(call_.base[at_rank] + call_.layout.RsHalfOffset(epoch_)) +
@@ -224,17 +256,19 @@ class Kernel {
   }
 
   void AwaitChunk(std::int32_t segment, std::int32_t index) const {
+    const protocol::FlagArea flags = copied_ ? call_.layout.CopyFlags() : call_.layout.AgFlags();
     protocol::AwaitFlag<Mem>(call_, epoch_, protocol::WaitKind::kAgChunk, segment, index,
-                             call_.layout.AgFlagOffset(segment, index));
+                             flags.At(segment, index));
   }
   // Every chunk that rows of this tile and this k range touch.
   void Gate(const protocol::TileCoord& at, std::int32_t k, std::int32_t k_end) const {
-    const protocol::ChunkGrid grid = extents_.Chunks();
-    const std::int32_t row = at.i * extents_.tile_rows;
-    const std::int32_t row_end = std::min(row + extents_.tile_rows, extents_.rows);
+    const protocol::ChunkGrid grid = copied_ ? extents_.Pieces() : extents_.Chunks();
+    const std::int32_t base = copied_ ? at.batch * extents_.rows : 0;
+    const std::int32_t row = base + at.i * extents_.tile_rows;
+    const std::int32_t row_end = std::min(row + extents_.tile_rows, base + extents_.rows);
     for (std::int32_t d = k / grid.chunk_depth; d <= (k_end - 1) / grid.chunk_depth; ++d) {
       for (std::int32_t r = row / grid.chunk_rows; r <= (row_end - 1) / grid.chunk_rows; ++r) {
-        AwaitChunk(at.segment, grid.FlagIndex(at.batch, r, d));
+        AwaitChunk(at.segment, grid.FlagIndex(copied_ ? 0 : at.batch, r, d));
       }
     }
   }
@@ -270,6 +304,7 @@ class Kernel {
   const Extents& extents_;
   const Operands& operands_;
   const std::uint64_t epoch_;
+  const bool copied_;
 };
 
 }  // namespace jax_flux::test

@@ -61,7 +61,7 @@ float Value(int operand, int rank, long call, std::uint64_t index) {
 float Scale(int rank) { return static_cast<float>(1 << (10 * (rank % 3))); }
 
 GenerationLayout LayoutFor(const std::vector<Extents>& shapes, int world) {
-  GenerationShape shape{world, 0, 0, 0, 0};
+  GenerationShape shape{world, 0, 0, 0, 0, 0, 0};
   for (const Extents& extents : shapes) {
     const std::int32_t tiles = extents.Tiles(world, 0).SegmentTiles();
     const auto ranks = static_cast<std::uint64_t>(world);
@@ -69,6 +69,8 @@ GenerationLayout LayoutFor(const std::vector<Extents>& shapes, int world) {
     shape.rs_flags = std::max(shape.rs_flags, tiles);
     shape.ag_half_bytes =
         std::max(shape.ag_half_bytes, ranks * extents.ShardFloats() * sizeof(float));
+    shape.copy_flags = std::max(shape.copy_flags, extents.Pieces().Count());
+    shape.copy_bytes = shape.ag_half_bytes;
     shape.rs_half_bytes = std::max(shape.rs_half_bytes, ranks * static_cast<std::uint64_t>(tiles) *
                                                             extents.TileFloats() * sizeof(float));
   }
@@ -173,14 +175,22 @@ class Simulation {
     // A CTA of a launch that does not fit starts when an earlier one has left its place.
     const int before = (rank->launches - 1) * ctas + cta - config_.resident;
     while (rank->ended_ctas.load(std::memory_order_acquire) <= before) Mem::Pause();
-    const Kernel<Mem, kFlagPlace> kernel(rank->call, rank->extents, rank->operands);
+    const bool copied = rank->op == SimOp::kCopied;
+    const Kernel<Mem, kFlagPlace> kernel(rank->call, rank->extents, rank->operands, copied);
     const bool first = rank->call.first_launch;
     std::atomic<int>& pusher_done = rank->pushers_done[static_cast<std::size_t>(cta)];
     if (role == 1) {
       // In the copy-only op one role does both, in the order of the tickets.
       const bool pushes = rank->op == SimOp::kAg || (rank->op == SimOp::kBackward && first);
       if (pushes) kernel.Push();
+      // Forked behind the gate and joined with the launch, as the side streams are.
+      if (copied && !first && cta == 0) kernel.CopyPieces();
       pusher_done.store(rank->launches, std::memory_order_release);
+      return;
+    }
+    if (copied && first) {  // the gate is a launch of one CTA
+      if (cta == 0) kernel.OpenGate();
+      rank->ended_ctas.fetch_add(1, std::memory_order_release);
       return;
     }
     if (cta == 0 && first) kernel.Enter();
@@ -240,11 +250,11 @@ class Simulation {
     call.layout = layouts_[generation];
     call.rank = rank_index;
     call.world = config_.world;
-    call.op = sim_call.op == SimOp::kCopy ? Op::kAllGatherCopy
-              : sim_call.op == SimOp::kAg ? Op::kAgMatmul
-                                          : Op::kMatmulRs;
+    call.op = sim_call.op == SimOp::kCopy                                  ? Op::kAllGatherCopy
+              : sim_call.op == SimOp::kAg || sim_call.op == SimOp::kCopied ? Op::kAgMatmul
+                                                                           : Op::kMatmulRs;
     call.first_launch = true;
-    call.last_launch = sim_call.op != SimOp::kBackward;
+    call.last_launch = sim_call.op != SimOp::kBackward && sim_call.op != SimOp::kCopied;
     call.site = sim_call.site;
     call.deadline = config_.deadline;
     call.record = &rank.record;
@@ -270,6 +280,7 @@ class Simulation {
   // Compares y with what the operands of all ranks give, bit for bit.
   void Check(int rank_index) {
     const Rank& rank = *ranks_[static_cast<std::size_t>(rank_index)];
+    if (rank.op == SimOp::kCopied && rank.call.first_launch) return;
     const bool reduced =
         rank.op == SimOp::kRs || (rank.op == SimOp::kBackward && rank.call.first_launch);
     std::vector<float> expected = reduced ? ExpectReduced(rank, rank_index) : ExpectGathered(rank);

@@ -15,7 +15,8 @@
 namespace jax_flux::test {
 
 // kBroadcast: rank 0 sends its shard and waits for nobody, so only entries keep it in step.
-enum class SimOp : std::uint8_t { kCopy, kAg, kRs, kBackward, kBroadcast };
+// kCopied: a gate, then a gather by copy engines beside the tiles.
+enum class SimOp : std::uint8_t { kCopy, kAg, kRs, kBackward, kCopied, kBroadcast };
 
 struct SimCall {
   SimOp op;

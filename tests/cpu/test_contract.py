@@ -475,7 +475,7 @@ class Native:
                 layout="nn",
                 tile=(128, 192, 64),
                 cluster=(2, 1),
-                transport="tma",
+                transports=("tma", "copy"),
             )
         ]
 

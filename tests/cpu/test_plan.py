@@ -20,14 +20,15 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import jax_flux
-from jax_flux import _dispatch, _ffi, _internal, _lowering, _plan, _stats
+from jax_flux import _cost, _dispatch, _ffi, _internal, _lowering, _plan, _stats
 from jax_flux._plan import Installed, Instance, Problem
 from tests.cpu import programs
 
 
 def instance(op, layout="nn", tile=(128, 192), cluster=(2, 1), dtype="bfloat16"):
     name = f"{op}_{dtype}_{layout}_{tile[0]}x{tile[1]}_c{cluster[0]}x{cluster[1]}"
-    return Instance(name, op, dtype, layout, tile, cluster)
+    transports = ("tma", "copy") if op == "ag_matmul" else ("tma",)
+    return Instance(name, op, dtype, layout, tile, cluster, transports)
 
 
 KERNELS = Installed(
@@ -136,6 +137,39 @@ def test_plan_config_forces_its_parts(tile):
     assert plan.sm_margin == 4
 
 
+COPY = jax_flux.Config(transport="copy")
+
+
+def test_plan_copy_transport_is_forced_and_said():
+    decision = decide(config=COPY)
+    assert decision.plan.transport == "copy"
+    assert decision.reason.endswith("; copy engines carry the gather")
+    assert decide(config=jax_flux.Config(transport="tma")).plan.transport == "tma"
+    hashes = {_plan.plan_hash(AG, decide(config=c).plan, 0) for c in (None, COPY)}
+    assert len(hashes) == 2
+
+
+def test_plan_copy_transport_has_nothing_to_carry_elsewhere():
+    decision = decide(but(op="matmul_rs"), config=COPY)
+    assert decision.implementation == "xla" and "transport='copy'" in decision.reason
+    alone = decide(but(world=1), implementation="fused", config=COPY)
+    assert alone.plan.transport == "tma"
+
+
+LONG = but(m=8192, n=(12288,), k=(8192,))  # 128 MiB a shard
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_plan_unforced_gather_stays_with_the_kernel_where_nothing_is_measured(world):
+    assert decide(dataclasses.replace(LONG, world=world)).plan.transport == "tma"
+
+
+@pytest.mark.parametrize("m, transport", [(8192, "copy"), (2048, "tma")])
+def test_plan_long_gathers_are_copied_once_that_is_known_to_pay(monkeypatch, m, transport):
+    monkeypatch.setattr(_cost, "COPY_SAVES", 0.1)
+    assert decide(dataclasses.replace(LONG, m=m), "fused").plan.transport == transport
+
+
 @given(
     op=st.sampled_from(_plan.FUSED_OPS),
     batch=st.integers(1, 4),
@@ -170,7 +204,8 @@ def test_plan_hash_tells_everything_apart_that_ranks_must_agree_on():
         hashes.add(_plan.plan_hash(but(**change), plan, 0))
     hashes.add(_plan.plan_hash(AG, dataclasses.replace(plan, instance="other"), 0))
     hashes.add(_plan.plan_hash(AG, dataclasses.replace(plan, sm_margin=2), 0))
-    assert len(hashes) == 11
+    hashes.add(_plan.plan_hash(AG, dataclasses.replace(plan, transport="copy"), 0))
+    assert len(hashes) == 12
     assert all(0 < h < 2**63 for h in hashes)
 
 
@@ -327,6 +362,7 @@ def test_lowering_to_cuda_emits_the_documented_attributes(kernels, mesh):
         "chunk_depth",
         "depth_outer",
         "sweep_segments",
+        "transport",
     }
     assert row["groups"] == list(range(8))
     assert (row["world"], row["channel"], row["transpose_w"]) == (4, 0, 0)

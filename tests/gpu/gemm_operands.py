@@ -35,9 +35,10 @@ class Case:
     activation: str | None = None
     dtype: str = "bfloat16"
     implementation: str = "fused"
-    tile: tuple[int, int] | None = None  # these three force the kernel
+    tile: tuple[int, int] | None = None  # these four force the plan
     cluster: tuple[int, int] | None = None
     sm_margin: int | None = None
+    transport: str | None = None
 
     @classmethod
     def parse(cls, given: dict[str, Any]) -> Case:
@@ -50,7 +51,7 @@ class Case:
 
     @property
     def config(self) -> jax_flux.Config | None:
-        forced = jax_flux.Config(tile=self.tile, cluster=self.cluster, sm_margin=self.sm_margin)
+        forced = jax_flux.Config(self.tile, self.cluster, self.transport, self.sm_margin)
         return None if forced == jax_flux.Config() else forced
 
 
