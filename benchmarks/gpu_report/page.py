@@ -131,7 +131,26 @@ def _speed(record: Record) -> list[str]:
             blocks.append(_rows(rows))
             slower = [row["name"] for row in rows if _is_slower(row)]
             blocks.append(f"Slower than XLA: {', '.join(slower) or 'no row'}.")
-    return blocks
+    return blocks + _models(record)
+
+
+def _models(record: Record) -> list[str]:
+    """jax_flux's times of the rows that both process models have."""
+    times = {}
+    for model in MODELS:
+        rows = {row["name"]: row["implementations"] for row in records.rows(record, model)}
+        ours = {name: entries.get("jax_flux", {}) for name, entries in rows.items()}
+        times[model] = {name: e["median_s"] for name, e in ours.items() if "median_s" in e}
+    one, each = times["one"], times["each"]
+    body = [
+        [name, f"{1e6 * one[name]:.0f}", f"{1e6 * each[name]:.0f}", f"{each[name] / one[name]:.3f}"]
+        for name in one
+        if name in each
+    ]
+    if not body:
+        return []
+    head = ["row", MODELS["one"], MODELS["each"], "ratio"]
+    return ["## jax_flux in both process models", table(head, body)]
 
 
 def _is_slower(row: Record) -> bool:

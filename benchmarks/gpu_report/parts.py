@@ -81,8 +81,8 @@ class Part:
             "JAX_FLUX_GRACE_S": "10",
             "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {self.xla_flags}".strip(),
         }
-        if self.kind == "tests":
-            return {}  # tests/gpu sets up its own ranks
+        if self.kind == "tests":  # tests/gpu sets up its own ranks
+            return {"PYTEST_TIMEOUT": f"{self.limit_s / 2:.0f}"}
         if self.kind != "bench":
             env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if self.model == "shared":
@@ -116,19 +116,23 @@ def plan(machine: Machine, quick: bool = False) -> list[Part]:
 
 
 def _real(count: int, quick: bool) -> list[Part]:
-    models = [("one", 1), ("each", count)]
-    parts = [_stress(f"smoke-{m}", m, p, 45, "--rounds=5") for m, p in models]
-    for rows in ("gpt3+ag", "gpt3+rs"):
-        parts += [_bench(rows, m, p) for m, p in models]
-    parts += [_stress(f"stress-{m}", m, p, 20 if quick else 120) for m, p in models]
-    parts += [_block(m, p) for m, p in models]
-    rest = ["small+ag", "small+rs", "layers+ag", "layers+rs", "gpt3+ar", "small+ar"]
+    one, each = ("one", 1), ("each", count)
+    gpt3, small = ("gpt3+ag", "gpt3+rs"), ("small+ag", "small+rs")
+    rest = ["layers+ag", "layers+rs", "gpt3+ar", "small+ar"]
     if count in (2, 4, 8):
-        rest += [f"{peer}+w{count}" for peer in ("pallas", "triton", "squares")]
-    for rows in rest:
-        parts += [_bench(rows, m, p) for m, p in models]
-    parts += _meshes(count)
-    return parts + _tests()
+        rest = [f"{peer}+w{count}" for peer in ("pallas", "triton", "squares")] + rest
+    return [
+        *(_stress(f"smoke-{m}", m, p, 45, "--rounds=5") for m, p in (one, each)),
+        *(_bench(rows, *one) for rows in gpt3),
+        *_tests(),
+        *(_stress(f"stress-{m}", m, p, 20 if quick else 120) for m, p in (one, each)),
+        *(_bench(rows, *each) for rows in gpt3),
+        *(_bench(rows, *one) for rows in small),
+        *(_block(*model) for model in (one, each)),
+        *_meshes(count),
+        *(_bench(rows, *one) for rows in rest),
+        *(_bench(rows, *each) for rows in (*small, *rest)),
+    ]
 
 
 def _meshes(count: int) -> list[Part]:

@@ -196,11 +196,11 @@ def barrier(name: str) -> None:
 
 
 def leave(status: int, *, broken: bool) -> int:
-    """The exit status; where a collective broke in one of several processes it ends here.
+    """The exit status; where a collective broke on GPUs or in several processes it ends here.
 
-    JAX's own exit would wait for peers that may hang in a collective, or for its stream.
+    JAX's own exit would wait for its stream, or for peers that may hang in a collective.
     """
-    if broken and jax.process_count() > 1:
+    if broken and (jax.process_count() > 1 or jax.default_backend() != "cpu"):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

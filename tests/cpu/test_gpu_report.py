@@ -348,6 +348,14 @@ def test_a_row_of_several_parts_counts_once_and_meshes_stay_apart():
     assert "## One process with all GPUs, mesh dp 2 x tp 2" in page.markdown(changed)
 
 
+def test_page_compares_the_process_models():
+    changed = made.report()
+    changed["bench"]["bench-e"] = made.bench_record(made.row("ag-2048x6144x12288", ours=210.0))
+    changed["parts"].append(made.part("bench-e", "bench", "each"))
+    assert "| ag-2048x6144x12288 | 204 | 210 | 1.029 |" in page.markdown(changed)
+    assert "in both process models" not in page.markdown(made.report())
+
+
 # ---- comparing -----------------------------------------------------------------------------------
 
 
