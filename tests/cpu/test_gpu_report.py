@@ -14,9 +14,10 @@ import time
 
 import pytest
 
+from benchmarks import block
 from benchmarks.gpu_report import __main__ as command
 from benchmarks.gpu_report import compare, page, parts, pictures, record, state
-from jax_flux.tools import cases
+from jax_flux.tools import bench, cases, group, stress
 from tests.cpu import gpu_reports as made
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -93,6 +94,24 @@ def test_processes_meet_and_have_a_gpu_each():
     told = ["--coordinator", "127.0.0.1:1234", "--processes", "4", "--process", "2", "--gpu", "2"]
     assert lines[2][-8:] == told
     assert "--json=/o/f.json" in lines[0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_every_command_line_is_understood(count, tmp_path):
+    parsers = {"bench": bench._parser, "stress": stress._parser, "block": block.parser}
+    for part in parts.plan(_machine(count), quick=True):
+        if part.kind == "tests":
+            continue
+        for line in part.commands(tmp_path / "f.json", 1234):
+            options = parsers[part.kind]().parse_args(
+                line[line.index("-m") + 2 :][_skipped(part) :]
+            )
+            assert group.complaint(options) is None and options.json == tmp_path / "f.json"
+
+
+def _skipped(part):
+    """Words between -m's module and the flags: the tool's name, for jax_flux's own."""
+    return 1 if part.argv[1] == "jax_flux" else 0
 
 
 def test_without_a_gpu_it_says_so(capsys):
