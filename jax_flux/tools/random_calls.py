@@ -61,7 +61,7 @@ class Call:
     return_gathered: bool = False
     gradient: bool = False
     channel: int = 0
-    sm_margin: int | None = None
+    config: jax_flux.Config | None = None
 
     @property
     def x_shape(self) -> tuple[int, ...]:
@@ -123,15 +123,49 @@ def draw(rng: np.random.Generator, world: int, sizes: Sizes) -> Call:
             return_gathered=gathers and chance(0.15),
             gradient=chance(0.3),
             channel=pick((0, 0, 0, 0, 1)),
-            sm_margin=pick((None, None, None, 8, 64)),
+            config=_config(rng, gathers) if chance(0.5) else None,
         )
         if call.size <= LARGEST:
             return call
 
 
+# Parts of a plan, none of which may change a result.
+PLAN: dict[str, tuple[Any, ...]] = {
+    "sm_margin": (8, 64),
+    "raster_group": (1, 4),
+    "sweep_segments": (1, 2),
+}
+PLAN_OF_GATHERS: dict[str, tuple[Any, ...]] = {
+    "transport": ("tma", "copy"),
+    "chunk_rows": (16, 64, 256),
+    "chunk_depth": (256, 512),
+    "depth_outer": (True, False),
+}
+
+
+def _config(rng: np.random.Generator, gathers: bool) -> jax_flux.Config:
+    """Some parts of a plan forced, the others left to the planner."""
+    parts = PLAN | PLAN_OF_GATHERS if gathers else PLAN
+    given = {}
+    for name, values in parts.items():
+        choice = int(rng.integers(3 * len(values)))
+        if choice < len(values):
+            given[name] = values[choice]
+    return jax_flux.Config(**given)
+
+
 def forced(call: Call, device: Any) -> dict[str, Any]:
-    """Keywords that demand the kernel wherever it can run; elsewhere the op decides, so XLA."""
-    config = None if call.sm_margin is None else jax_flux.Config(sm_margin=call.sm_margin)
+    """Keywords that demand the kernel wherever it can run; elsewhere the op decides, so XLA.
+
+    A config that this library has no kernel for is left out.
+    """
+    for config in dict.fromkeys((call.config, None)):
+        if _runs_fused(call, config, device):
+            return dict(implementation="fused", config=config)
+    return {}
+
+
+def _runs_fused(call: Call, config: jax_flux.Config | None, device: Any) -> bool:
     try:
         told = jax_flux.explain(
             call.op,
@@ -146,8 +180,8 @@ def forced(call: Call, device: Any) -> dict[str, Any]:
             **call.keywords(),
         )
     except errors.ImplementationError:
-        return {}
-    return dict(implementation="fused", config=config) if told.implementation == "fused" else {}
+        return False
+    return told.implementation == "fused"
 
 
 def compute(

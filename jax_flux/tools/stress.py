@@ -97,6 +97,7 @@ class Loop:
         self.counts["call sites"] += program.sites
         self.counts.update(call.op for call in program.calls)
         self.counts.update(f"{call.dtype} calls" for call in program.calls)
+        self.counts["calls with a forced plan"] += sum(c.config is not None for c in program.calls)
         self.counts["calls with gradients"] += sum(call.gradient for call in program.calls)
         self.counts[f"mesh {program.data.layout.words()}"] += 1
         return Alive(number, program, kept)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import socket
@@ -62,6 +63,10 @@ def test_draws_cover_what_the_ops_offer():
     assert {c.dtype for c in calls} == {"bfloat16", "float16", "float32"}
     assert {len(c.n) for c in calls} == {1, 2, 3}
     assert max(c.size for c in calls) <= random_calls.LARGEST
+    forced = [c.config for c in calls if c.config is not None]
+    for name, values in (random_calls.PLAN | random_calls.PLAN_OF_GATHERS).items():
+        assert {getattr(config, name) for config in forced} == {None, *values}
+    assert all(c.config.transport is None for c in calls if c.config and c.op != "ag_matmul")
     for field in ("transpose_w", "bias", "return_gathered", "gradient"):
         assert {getattr(c, field) for c in calls} == {True, False}
     assert all(c.activation is None for c in calls if c.op != "ag_matmul")
@@ -73,6 +78,22 @@ def test_layouts_use_every_device_and_parts_of_the_mesh(devices, worlds):
     assert {layout.world for layout in found} == worlds
     assert all(np.prod(layout.sizes) == devices for layout in found)
     assert len(set(found)) == len(found)
+
+
+def test_a_call_is_forced_where_the_library_has_a_kernel(monkeypatch):
+    """With its config if there is one for it, else without; else it is left to the op."""
+    asked = []
+
+    def explain(*args, implementation, config, **_):
+        asked.append(config)
+        fused = config is None and args[3] == "bfloat16"
+        return argparse.Namespace(implementation="fused" if fused else "xla")
+
+    monkeypatch.setattr(jax_flux, "explain", explain)
+    config = jax_flux.Config(chunk_rows=64)
+    told = random_calls.forced(_call(config=config), jax.devices()[0])
+    assert told == dict(implementation="fused", config=None) and asked == [config, None]
+    assert random_calls.forced(_call(dtype="float32"), jax.devices()[0]) == {}
 
 
 def test_a_call_is_told_by_what_is_not_the_default():

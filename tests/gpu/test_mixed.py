@@ -6,7 +6,7 @@ import pytest
 
 pytestmark = pytest.mark.gpus(1)
 
-ROUNDS, SEED = 3, 7  # gathers, scatters and gradients that run fused, on every W
+ROUNDS, SEED = 3, 4  # gathers, scatters and gradients that run fused, on every W
 
 
 def held(answers, burst):
