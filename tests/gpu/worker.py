@@ -41,7 +41,7 @@ def main() -> None:
     found = len(jax.devices())
     if found < processes * devices:
         raise SystemExit(f"{found} devices, not {processes * devices}")
-    from tests.gpu import cases, gemm_cases, gradient_cases, mixed_cases
+    from tests.gpu import cases, gemm_cases, gradient_cases, mixed_cases, tuning_cases
 
     cases.register()
     _answer(found, None, 0.0)
@@ -50,7 +50,7 @@ def main() -> None:
         start = time.monotonic()
         value, error = None, None
         try:
-            modules = (cases, gemm_cases, gradient_cases, mixed_cases)
+            modules = (cases, gemm_cases, gradient_cases, mixed_cases, tuning_cases)
             module = next(m for m in modules if hasattr(m, request["case"]))
             value = getattr(module, request["case"])(**request["arguments"])
         except Exception as raised:
