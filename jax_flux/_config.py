@@ -41,6 +41,8 @@ class Steps:
 NUMBERS = {
     "chunk_rows": Steps(16, 1 << 16, " (a push moves boxes of 16 rows)"),
     "chunk_depth": Steps(256, 1 << 20, " (a push moves boxes of 256 k)"),
+    "push_peers": Steps(1, 64),
+    "push_ctas": Steps(1, 1 << 16),
     "raster_group": Steps(1, 1 << 16),
     "sweep_segments": Steps(1, 64),
 }
@@ -63,6 +65,8 @@ class Config:
         multiple of 16.
       chunk_depth: the same along k, a multiple of 256.
       depth_outer: ag_matmul: all rows of one k range first (True), or all k of one row range.
+      push_peers: ag_matmul: peers that are served in turn, chunk by chunk.
+      push_ctas: ag_matmul: CTAs that push at a time.
       raster_group: tile rows that share one walk over the columns.
       sweep_segments: peers' segments that share one walk over the columns.
 
@@ -82,6 +86,8 @@ class Config:
     chunk_rows: int | None = None
     chunk_depth: int | None = None
     depth_outer: bool | None = None
+    push_peers: int | None = None
+    push_ctas: int | None = None
     raster_group: int | None = None
     sweep_segments: int | None = None
 

@@ -5,10 +5,9 @@
 Attributes of every target ``jax_flux_<op>_v1`` (int64 unless said): ``groups`` (array: all groups
 of the mesh axis as logical ids, flattened row-major), ``world``, ``channel``, ``site``,
 ``plan_hash``, ``tuning_digest``, ``instance`` (string), ``chunk_bytes``, ``sm_margin``; the GEMMs
-add ``transpose_w``, ``raster_group``, ``sweep_segments``, ``chunk_rows``, ``chunk_depth`` (0: the
-library's own choice), ``depth_outer`` (-1: the same) and ``transport`` (index into
-``_config.TRANSPORTS``). Operands and results are row-major in the
-primitives' canonical shapes.
+add ``transpose_w``, the plan's numbers, `NUMBERS` of _config.py (0: the library's own choice),
+``depth_outer`` (-1: the same) and ``transport`` (index into `TRANSPORTS`). Operands and results
+are row-major in the primitives' canonical shapes.
 
 Invariant: the attributes are equal on all ranks. ``site`` hashes the plan and the call's ordinal
 in the module being lowered, so it does not depend on what a rank traced before. Several equations

@@ -80,6 +80,8 @@ kernels::GemmPlan GemmCall::Plan(const kernels::GemmProblem& problem) const {
   if (sweep_segments > 0) plan.sweep_segments = I32(sweep_segments);
   if (chunk_rows > 0) plan.chunk_rows = I32(chunk_rows);
   if (chunk_depth > 0) plan.chunk_depth = I32(chunk_depth);
+  if (push_peers > 0) plan.push_peers = I32(push_peers);
+  if (push_ctas > 0) plan.push_ctas = I32(push_ctas);
   if (depth_outer >= 0) plan.depth_outer = depth_outer != 0;
   plan.sm_margin = I32(site.sm_margin);
   return plan;
@@ -99,7 +101,9 @@ Expected<GemmCall> DecodeGemmCall(protocol::Op op, const xla_ffi::Dictionary& at
   for (const auto& [name, value] : {std::pair("raster_group", &call.raster_group),
                                     {"sweep_segments", &call.sweep_segments},
                                     {"chunk_rows", &call.chunk_rows},
-                                    {"chunk_depth", &call.chunk_depth}}) {
+                                    {"chunk_depth", &call.chunk_depth},
+                                    {"push_peers", &call.push_peers},
+                                    {"push_ctas", &call.push_ctas}}) {
     *value = AttributeOr(attributes, name, 0);
     if (*value >= 0 && *value <= kMostOfAPlan) continue;
     return Status(Code::kInvalidArgument,

@@ -5,9 +5,9 @@
 // Route: ag_matmul.cc, matmul_rs.cc -> here -> stages.h (plan, workspace) and kernels/gemm.h.
 //
 // Attributes beyond those of stages.h, all int64: transpose_w, and raster_group, sweep_segments,
-// chunk_rows, chunk_depth, depth_outer, for which 0 (-1 for depth_outer) means the library's own
-// choice. That choice depends on shapes and instance alone, so ranks of one library version agree
-// on it. And transport, a kernels::Transport, 0 where it is left out.
+// chunk_rows, chunk_depth, push_peers, push_ctas, depth_outer, for which 0 (-1 for depth_outer)
+// means the library's own choice. That choice depends on shapes and instance alone, so ranks of one
+// library version agree on it. And transport, a kernels::Transport, 0 where it is left out.
 //
 // A group of one rank runs the plain kernel: no communicator, no workspace.
 #ifndef JAX_FLUX_CUDA_FFI_GEMM_CALL_H_
@@ -25,7 +25,8 @@ struct GemmCall {
   CallSite site;
   const kernels::GemmInstance* instance;
   bool transpose_w;
-  std::int64_t raster_group, sweep_segments, chunk_rows, chunk_depth, depth_outer;
+  std::int64_t raster_group, sweep_segments, chunk_rows, chunk_depth, push_peers, push_ctas;
+  std::int64_t depth_outer;
   kernels::Transport transport;
 
   bool alone() const { return site.world == 1; }

@@ -25,8 +25,8 @@ std::atomic<std::int64_t> captured_launches{0};
 
 // What AttributeOr may be asked for.
 constexpr const char* kOptionalAttributes[] = {
-    "chunk_depth", "chunk_rows",     "ctas",      "depth_outer", "raster_group",
-    "sm_margin",   "sweep_segments", "transport", "transpose_w", "tuning_digest"};
+    "chunk_depth",  "chunk_rows", "ctas",           "depth_outer", "push_ctas",   "push_peers",
+    "raster_group", "sm_margin",  "sweep_segments", "transport",   "transpose_w", "tuning_digest"};
 
 Status Invalid(protocol::Op op, const std::string& what) {
   return Status(Code::kInvalidArgument,

@@ -55,7 +55,9 @@ def coordinates(problem: Problem) -> list[tuple[str, tuple[int, ...]]]:
         moves += [
             ("chunk_depth", _fitting((512, 1024, 2048, 4096, depth), depth)),
             ("chunk_rows", _fitting((64, 128, 256), _up(problem.m, 64))),
+            ("push_ctas", (32, 64, 132)),
             ("depth_outer", (0, 1)),
+            ("push_peers", _fitting((1, 2, problem.world - 1), problem.world - 1)),
         ]
     row_tiles = -(-problem.m // 128) * problem.world * problem.batch
     moves.append(("raster_group", _fitting((4, 8, 16, 32), row_tiles)))

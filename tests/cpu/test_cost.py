@@ -81,8 +81,8 @@ def test_xla_of_few_rows_is_never_thought_much_slower_than_it_is():
     """Matmuls of n = 12288, k = 6144: too fast errs on XLA's side, too slow would not."""
     measured = {16: 48, 64: 54, 128: 70, 256: 73}
     found = errors((_cost.gemm_ns(m, 12288, 6144) / 1e3, us) for m, us in measured.items())
-    assert min(found) > -0.26, found
-    assert max(found) < 0.11, found
+    assert min(found) > -0.32, found
+    assert max(found) < 0.02, found
 
 
 def kernel(tile, cluster):

@@ -363,6 +363,8 @@ def test_lowering_to_cuda_emits_the_documented_attributes(kernels, mesh):
         "depth_outer",
         "sweep_segments",
         "transport",
+        "push_peers",
+        "push_ctas",
     }
     assert row["groups"] == list(range(8))
     assert (row["world"], row["channel"], row["transpose_w"]) == (4, 0, 0)

@@ -185,7 +185,13 @@ def test_the_numbers_reach_the_custom_call_and_the_digest_its_hashes(monkeypatch
     monkeypatch.setattr(_ffi, "installed", lambda: KERNELS)
     monkeypatch.setattr(_ffi, "register", lambda: None)
     numbers = dict(
-        chunk_rows=32, chunk_depth=256, raster_group=4, sweep_segments=3, depth_outer=True
+        chunk_rows=32,
+        chunk_depth=256,
+        raster_group=4,
+        sweep_segments=3,
+        push_peers=2,
+        push_ctas=64,
+        depth_outer=True,
     )
     config = jax_flux.Config(**numbers, sm_margin=2)
     fn, x, w = call(mesh, jnp.bfloat16, n=64, implementation="fused", config=config)
