@@ -55,9 +55,9 @@ class Plan:
     ``raster_group`` and ``sweep_segments`` (tile rows, and peers' segments, that share a walk over
     the columns), ``chunk_rows`` and ``chunk_depth`` (unit of a push and its flag), ``push_peers``
     (served in turn) and ``push_ctas`` (that push at a time) are 0, and ``depth_outer`` -1, where
-    the library chooses by shapes and instance. ``chunk_bytes`` is the copy-only op's. ``transport`` is
-    who brings the peers' shards of ag_matmul (`Config`); with "copy" a chunk is a piece: rows
-    through all batches, whole k.
+    the library chooses by shapes and instance. ``chunk_bytes`` is the copy-only op's.
+    ``transport`` is who brings the peers' shards of ag_matmul (`Config`); with "copy" a chunk is a
+    piece: rows through all batches, whole k.
     """
 
     instance: str

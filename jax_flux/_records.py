@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jax_flux import _version, errors
-from jax_flux._config import MAX_SM_MARGIN, NUMBERS
+from jax_flux._config import MAX_SM_MARGIN, NUMBERS, TRANSPORTS
 
 if TYPE_CHECKING:
     from jax_flux._problem import Problem
@@ -49,7 +49,7 @@ class Record:
 
     key: Key
     instance: str
-    numbers: tuple[tuple[str, int], ...]  # attributes of the plan; what is absent: the library's
+    numbers: tuple[tuple[str, int | str], ...]  # of the plan; what is absent: the library's
     fused_us: float
     xla_us: float
     date: str
@@ -166,10 +166,12 @@ def _record(entry: Any, at: int, source: str) -> Record:
             f"record {at} was measured with jax_flux {versions.get('jax_flux')}, this is "
             f"{_version.__version__} with other kernels",
         )
-    unknown = set(plan) - {"instance", "sm_margin", "depth_outer", *NUMBERS}
+    unknown = set(plan) - {"instance", "sm_margin", "depth_outer", "transport", *NUMBERS}
     if unknown:
         raise malformed(source, f"record {at}: the plan has unknown parts {sorted(unknown)}")
     numbers = {name: _number(plan[name], name, at, source) for name in plan if name != "instance"}
+    if numbers.get("transport", "tma") != "tma" and key.op != "ag_matmul":
+        raise malformed(source, f"record {at}: only ag_matmul is carried by copy engines")
     return Record(
         key=key,
         instance=need(plan, "instance", str),
@@ -183,8 +185,12 @@ def _record(entry: Any, at: int, source: str) -> Record:
     )
 
 
-def _number(value: Any, name: str, at: int, source: str) -> int:
-    """A number of the plan: what Config would take, or the value that leaves it to the library."""
+def _number(value: Any, name: str, at: int, source: str) -> int | str:
+    """A part of the plan: what Config would take, or the value that leaves it to the library."""
+    if name == "transport":
+        if value in TRANSPORTS:
+            return str(value)
+        raise malformed(source, f'record {at}: "{name}" is {value!r}, not one of {TRANSPORTS}')
     whole = isinstance(value, int) and not isinstance(value, bool)
     if name == "sm_margin":
         good, rule = whole and 0 <= value <= MAX_SM_MARGIN, f"0 .. {MAX_SM_MARGIN}"

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from jax_flux.tools.space import Candidate
+from jax_flux.tools.space import Candidate, Move
 
 GAIN = 0.01  # a number moves only for more than this share of the time: less is noise
 FIRST_REPEATS, MOST_REPEATS = 3, 12
@@ -33,7 +33,7 @@ class Found:
 
 def search(
     starts: Sequence[Candidate],
-    coordinates: Iterable[tuple[str, tuple[int, ...]]],
+    coordinates: Iterable[Move],
     times: Times,
     left: Callable[[], bool],
 ) -> Found | None:
@@ -65,7 +65,7 @@ def _halve(starts: Sequence[Candidate], times: Times, left: Callable[[], bool]) 
             return alive[0]
 
 
-def _move(best: Candidate, name: str, values: Sequence[int], times: Times) -> Candidate:
+def _move(best: Candidate, name: str, values: Sequence[int | str], times: Times) -> Candidate:
     """``best``, or its neighbour along one number where that is faster by more than noise."""
     current = dict(best.numbers).get(name)
     tried = [best, *(best.but(name, value) for value in values if value != current)]

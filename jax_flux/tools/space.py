@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from jax_flux import _cost, _plan
-from jax_flux._config import Config
+from jax_flux._config import TRANSPORTS, Config
 from jax_flux._plan import Instance, Problem
 
 
@@ -20,16 +20,16 @@ class Candidate:
     """One plan: a kernel, and the numbers that are not left to the library."""
 
     instance: str
-    numbers: tuple[tuple[str, int], ...] = ()
+    numbers: tuple[tuple[str, int | str], ...] = ()
 
-    def but(self, name: str, value: int) -> Candidate:
-        """This plan with one number changed."""
+    def but(self, name: str, value: int | str) -> Candidate:
+        """This plan with one number (or its transport) changed."""
         numbers = dict(self.numbers) | {name: value}
         return Candidate(self.instance, tuple(sorted(numbers.items())))
 
     def config(self) -> Config:
         """What forces this plan on a call."""
-        numbers: dict[str, int | bool] = dict(self.numbers)
+        numbers: dict[str, int | str | bool] = dict(self.numbers)
         if "depth_outer" in numbers:
             numbers["depth_outer"] = bool(numbers["depth_outer"])
         return Config(instance=self.instance, **numbers)  # type: ignore[arg-type]
@@ -45,9 +45,12 @@ def starts(problem: Problem, instances: tuple[Instance, ...], on: _cost.Device) 
     return [Candidate(row.name) for row in rows]
 
 
-def coordinates(problem: Problem) -> list[tuple[str, tuple[int, ...]]]:
+Move = tuple[str, tuple[int, ...] | tuple[str, ...]]
+
+
+def coordinates(problem: Problem, instances: tuple[Instance, ...]) -> list[Move]:
     """(number, values worth a trial), the ones that matter most first."""
-    moves: list[tuple[str, tuple[int, ...]]] = []
+    moves: list[Move] = []
     if problem.op == "ag_matmul":
         depth = _up(problem.k[0], 256)
         # The unit of a push: small for many busy CTAs and an early start, large for few flags. All
@@ -62,6 +65,8 @@ def coordinates(problem: Problem) -> list[tuple[str, tuple[int, ...]]]:
     row_tiles = -(-problem.m // 128) * problem.world * problem.batch
     moves.append(("raster_group", _fitting((4, 8, 16, 32), row_tiles)))
     moves.append(("sweep_segments", _fitting((1, 2, 4, problem.world - 1), problem.world - 1)))
+    carriers = {c for r in _plan.matching_instances(problem, instances, None) for c in r.transports}
+    moves.append(("transport", tuple(name for name in TRANSPORTS if name in carriers)))
     moves.append(("sm_margin", (0, 4)))
     return [(name, values) for name, values in moves if len(values) > 1]
 

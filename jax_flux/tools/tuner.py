@@ -119,7 +119,8 @@ def tune_row(call: Call, place: Place, on: RowTrials, say: Say) -> _records.Reco
     problem = place.problem(call)
     device = _cost.device(place.device_kind) or _cost.REFERENCE
     starts = space.starts(problem, place.installed.instances, device)
-    found = search.search(starts, space.coordinates(problem), on.times, on.left)
+    moves = space.coordinates(problem, place.installed.instances)
+    found = search.search(starts, moves, on.times, on.left)
     for candidate, why in on.broken.items():
         if why != trials.NO_TIME:
             say(f"  {candidate}: {why}")

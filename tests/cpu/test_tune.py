@@ -37,15 +37,18 @@ def test_every_plan_that_is_tried_is_one_that_config_takes(op, m, k, world):
         if (row.op, row.layout, row.dtype) == (op, "nn", "bfloat16")
     }
     names = set()
-    for name, values in space.coordinates(problem):
+    for name, values in space.coordinates(problem, KERNELS.instances):
         names.add(name)
         assert len(set(values)) == len(values) > 0
         for value in values:
             config = starts[0].but(name, value).config()
-            assert int(getattr(config, name)) == value
+            forced = getattr(config, name)
+            assert value == (forced if name == "transport" else int(forced))
     assert ("depth_outer" in names) == (op == "ag_matmul")
     assert ("chunk_depth" in names) == (op == "ag_matmul" and k > 512)
     assert ("sweep_segments" in names) == (world > 2)
+    copies = any("copy" in row.transports for row in KERNELS.instances if row.op == op)
+    assert ("transport" in names) == copies
 
 
 def test_the_most_promising_kernel_is_tried_first():

@@ -19,7 +19,13 @@ from tests.cpu.test_plan import AG, KERNELS, attributes, call, cuda_text, instan
 
 NAME = instance("ag_matmul").name
 KIND = "NVIDIA H200"
-NUMBERS = {"chunk_rows": 64, "chunk_depth": 512, "depth_outer": 1, "sweep_segments": 2}
+NUMBERS = {
+    "chunk_rows": 64,
+    "chunk_depth": 512,
+    "depth_outer": 1,
+    "sweep_segments": 2,
+    "transport": "copy",
+}
 
 
 def record(problem=AG, fused_us=289.0, xla_us=301.0, **changes):
@@ -262,6 +268,8 @@ BAD = [
     (change("plan.raster_group", -1), '"raster_group" is -1'),
     (change("plan.depth_outer", 2), '"depth_outer" is 2, not -1, 0 or 1'),
     (change("plan.sm_margin", 65), '"sm_margin" is 65, not 0 .. 64'),
+    (change("plan.transport", "pigeon"), "\"transport\" is 'pigeon', not one of ('tma', 'copy')"),
+    (change("op", "matmul_rs"), "only ag_matmul is carried by copy engines"),
     (change("plan.warp_speed", 1), "unknown parts ['warp_speed']"),
     (change("shared_gpus", 0), '"shared_gpus" is 0'),
     (change("versions", {"jax_flux": "0.0.1"}), "measured with jax_flux 0.0.1, this is"),
