@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.gpu_report import nccl
+from jax_flux.tools import cases
 
 LIMIT_S = 520.0  # every part is over before nine minutes
 MODELS = {"one": "one process with all GPUs", "each": "one process per GPU"}
@@ -24,10 +25,14 @@ GRAPHS = "--xla_gpu_graph_min_graph_size=1 --xla_gpu_enable_command_buffer=FUSIO
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """GPUs by name, and the NCCL (path) with which ranks can share one; None: they cannot."""
+    """GPUs by name, and the NCCL (path) with which ranks can share one; None: they cannot.
+
+    ``visible`` is the CUDA_VISIBLE_DEVICES of every part, None for the inherited one.
+    """
 
     gpus: tuple[str, ...]
     sharing_nccl: str | None = None
+    visible: str | None = None
 
     @property
     def real(self) -> bool:
@@ -42,17 +47,23 @@ class Machine:
 
 
 def look() -> Machine:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, asked of nvidia-smi: no CUDA starts here."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, asked of nvidia-smi: no CUDA starts here.
+
+    Rows divide over 2, 4 and 8 ranks, so of another number of GPUs the first so many are taken.
+    """
     program = shutil.which("nvidia-smi")
     if program is None:
         return Machine(())
     query = [program, "--query-gpu=name", "--format=csv,noheader"]
     answer = subprocess.run(query, capture_output=True, text=True, timeout=120, check=False)
     names = answer.stdout.strip().splitlines() if answer.returncode == 0 else []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        names = names[: len([v for v in visible.split(",") if v.strip() not in ("", "-1")])]
-    return Machine(tuple(name.strip() for name in names), nccl.sharing())
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = [str(at) for at in range(len(names))] if told is None else told.split(",")
+    visible = [v.strip() for v in visible if v.strip() not in ("", "-1")]
+    count = min(len(names), len(visible))
+    taken = next((world for world in sorted(cases.WORLDS, reverse=True) if world <= count), count)
+    gpus = tuple(name.strip() for name in names[:taken])
+    return Machine(gpus, nccl.sharing(), None if taken == count else ",".join(visible[:taken]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +86,15 @@ class Part:
 
     def environment(self, machine: Machine) -> dict[str, str]:
         """What a process of this part has set besides its inheritance."""
-        env = {
+        env = {} if machine.visible is None else {"CUDA_VISIBLE_DEVICES": machine.visible}
+        if self.kind == "tests":  # tests/gpu sets up its own ranks
+            return env | {"PYTEST_TIMEOUT": f"{self.limit_s / 2:.0f}"}
+        env |= {
             "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"),
             "JAX_FLUX_TIMEOUT_S": "30",
             "JAX_FLUX_GRACE_S": "10",
             "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {self.xla_flags}".strip(),
         }
-        if self.kind == "tests":  # tests/gpu sets up its own ranks
-            return {"PYTEST_TIMEOUT": f"{self.limit_s / 2:.0f}"}
         if self.kind != "bench":
             env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if self.model == "shared":
