@@ -88,7 +88,8 @@ class Part:
         """What a process of this part has set besides its inheritance."""
         env = {} if machine.visible is None else {"CUDA_VISIBLE_DEVICES": machine.visible}
         if self.kind == "tests":  # tests/gpu sets up its own ranks
-            return env | {"PYTEST_TIMEOUT": f"{self.limit_s / 2:.0f}"}
+            cpu = {} if "tests/gpu" in self.argv else {"JAX_PLATFORMS": "cpu"}
+            return env | cpu | {"PYTEST_TIMEOUT": f"{self.limit_s / 2:.0f}"}
         env |= {
             "NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"),
             "JAX_FLUX_TIMEOUT_S": "30",

@@ -80,6 +80,13 @@ def test_parts_of_the_gpu_tests_leave_no_test_out():
     assert words[4] == "not tp2 and not tp3 and not tp4 and not tp8"
 
 
+def test_only_the_gpu_tests_touch_gpus():
+    for part in parts.plan(_machine(2)):
+        if part.kind == "tests":
+            on_cpu = part.environment(_machine(2)).get("JAX_PLATFORMS") == "cpu"
+            assert on_cpu == (part.name == "tests-multiprocess")
+
+
 def test_one_gpu_runs_shared_ranks_only_where_nccl_lets_them():
     assert {p.model for p in parts.plan(_machine(1)) if p.kind != "tests"} == {"shared"}
     assert {p.kind for p in parts.plan(parts.Machine(("NVIDIA H200",)))} == {"tests"}
