@@ -20,6 +20,7 @@ from jax._src import dispatch as _dispatch
 from jax._src import distributed as _distributed
 from jax._src import mesh as _mesh
 from jax._src import sharding_impls as _sharding_impls
+from jax._src import xla_bridge as _xla_bridge
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import mlir as _mlir
@@ -87,6 +88,11 @@ def distributed_board() -> Board | None:
     if state.client is None or (state.num_processes or 1) < 2:
         return None
     return Board(int(state.process_id or 0), state.client)
+
+
+def backends_started() -> bool:
+    """Whether JAX has chosen its devices in this process, after which it refuses to be told."""
+    return bool(_xla_bridge.backends_are_initialized())
 
 
 # ---- varying manual axes ---------------------------------------------------------------------

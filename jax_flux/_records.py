@@ -73,14 +73,18 @@ class Record:
 def dumps(records: Iterable[Record]) -> str:
     """The text of a tuning file: sorted, one part a line."""
     entries = [_entry(record) for record in sorted(records, key=lambda record: str(record.key))]
-    whole = {
+    head = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "note": "m counts rows per rank, n and k one rank's columns and depth; us: medians of one "
         "interleaved run; a number that is absent from a plan is the library's own choice",
-        "records": entries,
     }
-    return json.dumps(whole, indent=1) + "\n"
+    listed = ",\n".join("  {\n" + _lines(entry, "   ") + "\n  }" for entry in entries)
+    return "{\n" + _lines(head, " ") + ',\n "records": [\n' + listed + "\n ]\n}\n"
+
+
+def _lines(parts: dict[str, Any], margin: str) -> str:
+    return ",\n".join(f"{margin}{json.dumps(k)}: {json.dumps(v)}" for k, v in parts.items())
 
 
 def _entry(record: Record) -> dict[str, Any]:

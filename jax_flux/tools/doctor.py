@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from jax_flux import _explain, _ffi, _plan, _probes
+from jax_flux import _explain, _ffi, _plan, _probes, _tuning
 from jax_flux._version import __version__
 from jax_flux.tools import environment, machine
 from jax_flux.tools.findings import NOTE, OK, STOP, Finding, show
@@ -57,6 +57,7 @@ class Probes:
     machine: Callable[[], machine.Machine] = machine.read
     wheel_version: Callable[[str], str | None] = _wheel_version
     explain: Callable[..., _explain.Explanation] = _explain.explain
+    tuning: Callable[[], _tuning.Tuning] = _tuning.active
     environ: Mapping[str, str] = dataclasses.field(default_factory=lambda: os.environ)
     python: tuple[int, ...] = tuple(sys.version_info[:3])
     system: tuple[str, str] = (platform.system(), platform.machine())
@@ -91,6 +92,7 @@ def examine(probes: Probes | None = None) -> Report:
         _nccl(probes, checks["nccl"], bool(devices)),
         *_links(hardware, devices, checks["peers"]),
         *environment.judge(probes.environ, has_gpus=bool(hardware.gpus)),
+        environment.tuning(probes.tuning),
     ]
     return Report(tuple(findings), hardware, _verdict(probes, findings, devices))
 

@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The environment variables that change what an op does, and what a value of each means.
 
-``JAX_FLUX_*`` are read by cuda/runtime/options.cc, the others by JAX, XLA and NCCL.
+The deadlines are read by cuda/runtime/options.cc, the tuning file's by jax_flux/_tuning.py, the
+others by JAX, XLA and NCCL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from jax_flux import _tuning, errors
 from jax_flux.tools.findings import NOTE, OK, STOP, Finding
 
 WARN_S, TIMEOUT_S = ("JAX_FLUX_WARN_S", 30.0), ("JAX_FLUX_TIMEOUT_S", 600.0)
@@ -34,6 +36,22 @@ def judge(environ: Mapping[str, str], *, has_gpus: bool) -> list[Finding]:
     if shown:
         found.append(Finding(OK, "environment", ", ".join(shown)))
     return found
+
+
+def tuning(read: Callable[[], _tuning.Tuning]) -> Finding:
+    """What recorded measurements there are; a file that is refused stops every call on a GPU."""
+    try:
+        records = read()
+    except errors.TuningError as error:
+        _tuning.use(_tuning.NONE)  # so that the verdict can be asked for all the same
+        given, _, rest = str(error).removeprefix("jax_flux: ").partition(". ")
+        return Finding(STOP, "tuning", given[:1].upper() + given[1:], rest)
+    if records.source:
+        count = len(records.records)
+        plural = "record" if count == 1 else "records"
+        return Finding(OK, "tuning", f"{count} tuning {plural} of {records.source}")
+    where = _tuning.user_file() or "switched off"
+    return Finding(OK, "tuning", f"No tuning file ({where}): the cost model decides")
 
 
 def seconds(environ: Mapping[str, str], variable: tuple[str, float]) -> tuple[float, str | None]:

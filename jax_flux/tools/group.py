@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_flux import _compat
+
 AXIS = "tp"  # the ops' axis; other axes of the mesh hold copies of the group
 CPU_DEVICES = 4
 _COUNT_FLAG = "--xla_force_host_platform_device_count"
@@ -117,7 +119,8 @@ def join(options: argparse.Namespace) -> Group:
       GroupError: fewer than two devices, or devices of a kind that is not measured.
     """
     several = options.distributed or options.coordinator is not None
-    if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", "") and jax.config.jax_num_cpu_devices < 0:
+    told = _COUNT_FLAG in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices >= 0
+    if not told and not _compat.backends_started():
         # Only where JAX falls to the CPU does it count.
         jax.config.update("jax_num_cpu_devices", 1 if several else CPU_DEVICES)
     if several:

@@ -19,7 +19,7 @@ import pytest
 
 import jax_flux
 from jax_flux import __main__ as cli
-from jax_flux import _ffi, _plan
+from jax_flux import _ffi, _plan, _records, _tuning
 from jax_flux.tools import doctor, environment, findings, machine
 from jax_flux.tools.findings import NOTE, OK, STOP
 
@@ -116,6 +116,23 @@ def test_verdict_two_h200_can_run_fused():
     report = doctor.examine(_given())
     assert report.can_run
     assert [f for f in report.findings if f.level != OK] == []
+
+
+def test_tuning_file_is_counted_or_refused_in_words():
+    report = doctor.examine(_given())
+    assert "the cost model decides" in _only(report, "tuning", OK)
+    read = lambda: _tuning.Tuning({"a call": "a record"}, "digest", "here.json")
+    report = doctor.examine(_given(tuning=read))
+    assert _only(report, "tuning", OK) == "1 tuning record of here.json."
+
+    def refused():
+        return _records.parse("{", "here.json")
+
+    report = doctor.examine(_given(tuning=refused))
+    assert not report.can_run
+    told = _only(report, "tuning", STOP)
+    assert told.startswith("Tuning file here.json: it is no JSON")
+    assert "remove it" in told
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -354,6 +355,14 @@ def test_on_a_cpu_there_is_nothing_to_tune(tmp_path):
     assert answer.returncode == 1
     assert "every call takes XLA: there is no plan to measure" in answer.stderr
     assert not (tmp_path / "t.json").exists()
+
+
+def test_in_a_process_that_has_started_jax_its_devices_stay(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XLA_FLAGS", "")  # else nobody would be told how many CPU devices to make
+    jax.devices()
+    assert tune.main(["--rows", "smoke", "--out", str(tmp_path / "t.json")]) == 1
+    assert "there is no plan to measure" in capsys.readouterr().err
+    _tuning.use(None)
 
 
 def test_an_old_file_that_is_bad_stops_the_run_before_it_measures(tmp_path):
