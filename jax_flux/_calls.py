@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_flux import _checks, _compat, _dispatch, _topology, _vjp, errors, reference
+from jax_flux import _checks, _compat, _dispatch, _epilogue, _topology, _vjp, errors, reference
 from jax_flux._dispatch import Spec
 from jax_flux._topology import Axis, Where
+from jax_flux._vjp import Biases
 
 
 def one_weight(
@@ -93,6 +94,13 @@ def _reverse_only(op: str, call: Callable[..., Any], *args: Any) -> Any:
         ) from None
 
 
+def _cast_bias(spec: Spec, bias: Any) -> jax.Array | None:
+    if bias is None:
+        return None
+    _checks.check_bias_dtype(spec.op, bias, spec.out_dtype)
+    return jnp.asarray(bias).astype(spec.out_dtype)
+
+
 def add_bias(y: jax.Array, bias: Any, op: str = "a layer") -> jax.Array:
     """Once, after the collective, in y's dtype; JAX casts its varying axes where it must."""
     if bias is None:
@@ -139,8 +147,9 @@ def _given(x: jax.Array, ws: tuple[jax.Array, ...]) -> str:
 
 
 def ag(
-    spec: Spec, axis: Axis, x: jax.Array, ws: tuple[jax.Array, ...], at: int
+    spec: Spec, axis: Axis, x: jax.Array, ws: tuple[jax.Array, ...], biases: Biases, at: int
 ) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
+    biases = tuple(_cast_bias(spec, bias) for bias in biases)
     lead, rest = x.shape[:at], x.shape[at + 1 : -1]
     rows = axis.world * x.shape[at]
     columns = [w.shape[0 if spec.transpose_w else 1] for w in ws]
@@ -152,10 +161,18 @@ def ag(
         transpose_w=spec.transpose_w,
         out_dtype=spec.out_dtype,
         return_gathered=spec.return_gathered,
+        biases=[bias is not None for bias in biases],
+        activation=spec.activation,
     )
     _dispatch.announce(spec, _dispatch.decide(problem, spec), _given(x, ws))
+
+    def finish(ys: Any) -> tuple[jax.Array, ...]:
+        return tuple(
+            _epilogue.finish(y, bias, spec.activation) for y, bias in zip(ys, biases, strict=True)
+        )
+
     if x.size == 0 or not any(columns):
-        ys = tuple(_zeros((*lead, rows, *rest, n), spec, axis, x, *ws) for n in columns)
+        ys = finish(_zeros((*lead, rows, *rest, n), spec, axis, x, *ws) for n in columns)
         if not spec.return_gathered:
             return ys, None
         return ys, reference.gather(x, _collective_names(axis), at) if x.size else _zeros(
@@ -163,7 +180,7 @@ def ag(
         ).astype(x.dtype)
     if _plain(spec, axis):
         operands = _vjp.cast_union(axis.names if axis.where is Where.MANUAL else (), x, *ws)
-        return reference.ag_matmul(
+        ys, full = reference.ag_matmul(
             operands[0],
             operands[1:],
             axis_name=_collective_names(axis),
@@ -172,25 +189,35 @@ def ag(
             out_dtype=spec.out_dtype,
             precision=spec.precision,
         )
-    operands = _vjp.cast_union(axis.names, folded, *ws)
-    out = _reverse_only(spec.op, _vjp.ag_core(spec), operands[0], tuple(operands[1:]))
+        return finish(ys), full
+    x, *rest_ = _vjp.cast_union(axis.names, folded, *ws, *biases)
+    ws, biases = tuple(rest_[: len(ws)]), tuple(rest_[len(ws) :])
+    out = _reverse_only(spec.op, _vjp.ag_core(spec), x, ws, biases)
     shaped = [y.reshape(*lead, rows, *rest, y.shape[-1]) for y in out]
     return tuple(shaped[: len(ws)]), shaped[-1] if spec.return_gathered else None
 
 
-def rs(spec: Spec, axis: Axis, x: jax.Array, w: jax.Array, at: int) -> jax.Array:
+def rs(
+    spec: Spec, axis: Axis, x: jax.Array, w: jax.Array, bias: jax.Array | None, at: int
+) -> jax.Array:
+    bias = _cast_bias(spec, bias)
     lead, rest = x.shape[:at], x.shape[at + 1 : -1]
     rows, n = x.shape[at] // axis.world, w.shape[0 if spec.transpose_w else 1]
     folded = x.reshape(_dispatch.fold_segments(x.shape, at, axis.world))
     problem = _dispatch.rs_problem(
-        (folded,), (w,), world=axis.world, transpose_w=spec.transpose_w, out_dtype=spec.out_dtype
+        (folded,),
+        (w,),
+        world=axis.world,
+        transpose_w=spec.transpose_w,
+        out_dtype=spec.out_dtype,
+        biases=(bias is not None,),
     )
     _dispatch.announce(spec, _dispatch.decide(problem, spec), _given(x, (w,)))
     if x.size == 0 or n == 0:
-        return _zeros((*lead, rows, *rest, n), spec, axis, x, w)
+        return _epilogue.finish(_zeros((*lead, rows, *rest, n), spec, axis, x, w), bias, None)
     if _plain(spec, axis):
         operands = _vjp.cast_union(axis.names if axis.where is Where.MANUAL else (), x, w)
-        return reference.matmul_rs(
+        y = reference.matmul_rs(
             *operands,
             axis_name=_collective_names(axis),
             scatter_axis=at,
@@ -198,8 +225,9 @@ def rs(spec: Spec, axis: Axis, x: jax.Array, w: jax.Array, at: int) -> jax.Array
             out_dtype=spec.out_dtype,
             precision=spec.precision,
         )
-    xs, ws = _vjp.cast_union(axis.names, folded, w)
-    y = _reverse_only(spec.op, _vjp.rs_core(spec), (xs,), (ws,))
+        return _epilogue.finish(y, bias, None)
+    x, w, bias = _vjp.cast_union(axis.names, folded, w, bias)
+    y = _reverse_only(spec.op, _vjp.rs_core(spec), (x,), (w,), (bias,))
     return y.reshape(*lead, rows, *rest, n)
 
 

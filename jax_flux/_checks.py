@@ -8,20 +8,14 @@ Route: ops.py and sharded.py call these first; nothing below validates again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-from jax_flux import _plan, errors, reference
+from jax_flux import _epilogue, _plan, errors, reference
 from jax_flux._config import Config
 
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "relu": jax.nn.relu,
-    "gelu": jax.nn.gelu,
-    "silu": jax.nn.silu,
-}
+ACTIVATIONS = _epilogue.ACTIVATIONS
 
 
 def shown(a: Any) -> str:

@@ -34,6 +34,7 @@ class Spec:
     out_dtype: Any
     transpose_w: bool = False
     return_gathered: bool = False
+    activation: str | None = None
     precision: Any = None
     implementation: str | None = None
     config: Config | None = None
@@ -55,6 +56,7 @@ class Spec:
             out_dtype=out_dtype,
             transpose_w=not self.transpose_w,
             return_gathered=return_gathered,
+            activation=None,
             implementation=(
                 _plan.PREFER if self.implementation == "fused" else self.implementation
             ),
@@ -80,6 +82,8 @@ def ag_problem(
     transpose_w: bool,
     out_dtype: Any,
     return_gathered: bool,
+    biases: Sequence[bool] = (),
+    activation: str | None = None,
 ) -> _plan.Problem:
     """Problem of ag_matmul on x[b, m, k]; works on arrays and on avals."""
     batch, m, k = x.shape
@@ -95,11 +99,19 @@ def ag_problem(
         out_dtype=jnp.dtype(out_dtype).name,
         transpose_w=transpose_w,
         return_gathered=return_gathered,
+        biases=_flags(biases),
+        activation=activation,
     )
 
 
 def rs_problem(
-    xs: Sequence[Any], ws: Sequence[Any], *, world: int, transpose_w: bool, out_dtype: Any
+    xs: Sequence[Any],
+    ws: Sequence[Any],
+    *,
+    world: int,
+    transpose_w: bool,
+    out_dtype: Any,
+    biases: Sequence[bool] = (),
 ) -> _plan.Problem:
     """Problem of matmul_rs on pairs x_i[b, W, m, k_i], w_i."""
     batch, _, m, _ = xs[0].shape
@@ -113,6 +125,7 @@ def rs_problem(
         dtype=_dtypes(*xs, *ws),
         out_dtype=jnp.dtype(out_dtype).name,
         transpose_w=transpose_w,
+        biases=_flags(biases),
     )
 
 
@@ -129,6 +142,10 @@ def ar_problem(x: Any, w: Any, *, world: int, transpose_w: bool, out_dtype: Any)
         out_dtype=jnp.dtype(out_dtype).name,
         transpose_w=transpose_w,
     )
+
+
+def _flags(biases: Sequence[bool]) -> tuple[bool, ...]:
+    return tuple(biases) if any(biases) else ()
 
 
 def _dtypes(*operands: Any) -> str:

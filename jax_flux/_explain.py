@@ -21,13 +21,15 @@ class Explanation:
     """``implementation`` ("fused" or "xla"), the ``reason`` in words, and the fused ``plan``.
 
     ``source`` says where they come from: the cost model's figures of a device kind, or the tuning
-    file whose record of exactly this call decided; "" where nothing had to be weighed.
+    file whose record of exactly this call decided; "" where nothing had to be weighed. ``epilogue``
+    says who adds the bias and applies the activation; "" where there is neither.
     """
 
     implementation: str
     reason: str
     plan: Plan | None
     source: str = ""
+    epilogue: str = ""
 
 
 def explain(
@@ -61,8 +63,8 @@ def explain(
       gather_axis: as in `ag_matmul`.
       scatter_axis: as in `matmul_rs`.
       transpose_w: as in the op.
-      bias: as in the op; XLA adds it, so it changes nothing here.
-      activation: as in `ag_matmul`; XLA applies it, so it changes nothing here.
+      bias: as in the op, or True; for several weights a tuple of them.
+      activation: as in `ag_matmul`.
       out_dtype: as in the op.
       return_gathered: as in `ag_matmul`.
       implementation: as in the op.
@@ -85,7 +87,6 @@ def explain(
       >>> explain("ag_matmul", (512, 4096), (4096, 1024), "bfloat16", 1).implementation
       'xla'
     """
-    del bias
     if op not in ("ag_matmul", "matmul_rs", "matmul_ar"):
         raise errors.OptionError(
             errors.message(
@@ -120,6 +121,9 @@ def explain(
         out_dtype=out_dtype,
         return_gathered=return_gathered,
     )
+    problem = dataclasses.replace(
+        problem, biases=_has_biases(bias, len(problem.n)), activation=activation
+    )
     on_cuda = _plan.is_cuda(platform, device_kind)
     decision = _plan.plan(
         problem,
@@ -130,7 +134,13 @@ def explain(
         installed=_ffi.compiled() if on_cuda else None,
         tuning=_tuning.active() if on_cuda else _tuning.NONE,
     )
-    return Explanation(decision.implementation, decision.reason, decision.plan, decision.source)
+    return Explanation(
+        decision.implementation,
+        decision.reason,
+        decision.plan,
+        decision.source,
+        _epilogue(decision, problem),
+    )
 
 
 def _fold(
@@ -172,3 +182,21 @@ def _fold(
         folded = jax.ShapeDtypeStruct(_dispatch.fold_segments(x.shape, at, world), dtype)
         return _dispatch.rs_problem((folded,), ws, **kwargs)
     return _dispatch.ar_problem(x, ws[0], **kwargs)
+
+
+def _has_biases(bias: Any, num_w: int) -> tuple[bool, ...]:
+    given = bias if isinstance(bias, tuple | list) else [bias] * num_w
+    return tuple(b is not None for b in given) if bias is not None else ()
+
+
+def _epilogue(decision: _plan.Decision, problem: _plan.Problem) -> str:
+    steps = ["bias"] if any(problem.biases) else []
+    steps += [problem.activation] if problem.activation else []
+    if not steps:
+        return ""
+    text = " and ".join(steps)
+    if decision.implementation == "xla":
+        return f"{text} by XLA, in the result's dtype"
+    if problem.activation is None:
+        return f"{text} in the kernel, in f32"
+    return f"{text} in the kernel, in f32; under differentiation XLA applies {problem.activation}"

@@ -6,8 +6,9 @@ Attributes of every target ``jax_flux_<op>_v1`` (int64 unless said): ``groups`` 
 of the mesh axis as logical ids, flattened row-major), ``world``, ``channel``, ``site``,
 ``plan_hash``, ``tuning_digest``, ``instance`` (string), ``chunk_bytes``, ``sm_margin``; the GEMMs
 add ``transpose_w``, the plan's numbers, `NUMBERS` of _config.py (0: the library's own choice),
-``depth_outer`` (-1: the same) and ``transport`` (index into `TRANSPORTS`). Operands and results
-are row-major in the primitives' canonical shapes.
+``depth_outer`` (-1: the same) and ``transport`` (index into `TRANSPORTS`); where there is an
+epilogue ``biases`` (bit i: result i has a bias, which follows the weights in their order) and
+``activation`` (string). Operands and results are row-major in the primitives' canonical shapes.
 
 Invariant: the attributes are equal on all ranks. ``site`` hashes the plan and the call's ordinal
 in the module being lowered, so it does not depend on what a rank traced before. Several equations
@@ -17,7 +18,7 @@ Route: _primitives.py -> here -> cuda/ffi/<op>.cc.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -29,6 +30,22 @@ from jax_flux._config import NUMBERS, TRANSPORTS
 Rule = Callable[..., Any]
 COPY_INSTANCE = "all_gather_copy"
 _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES, _CHUNKS = 16 << 10, 1 << 20, 32
+
+
+def split_ag(args: Sequence[Any], biases: tuple[bool, ...]) -> tuple[Any, Any, list[Any]]:
+    """(x,), ws and a bias or None per weight, out of ag_matmul_p's flat operands."""
+    return _split(args, 1, biases)
+
+
+def split_rs(args: Sequence[Any], biases: tuple[bool, ...]) -> tuple[Any, Any, list[Any]]:
+    """xs, ws and [bias or None], out of matmul_rs_p's flat operands."""
+    return _split(args, (len(args) - sum(biases)) // 2, biases)
+
+
+def _split(args: Sequence[Any], num_x: int, biases: tuple[bool, ...]) -> tuple[Any, Any, list[Any]]:
+    first_bias = len(args) - sum(biases)
+    given = iter(args[first_bias:])
+    return args[:num_x], args[num_x:first_bias], [next(given) if has else None for has in biases]
 
 
 def without_gpu(ref: Callable[..., Any]) -> Rule:
@@ -47,24 +64,24 @@ def without_gpu(ref: Callable[..., Any]) -> Rule:
 def ag_matmul(ref: Callable[..., Any]) -> Rule:
     """CUDA rule of ag_matmul_p. The gathered operand, where asked for, is XLA's own gather."""
 
-    def rule(ctx: Any, x: Any, *ws: Any, **params: Any) -> Any:
-        x_aval, *w_avals = ctx.avals_in
+    def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
+        (x_aval,), w_avals, _ = split_ag(ctx.avals_in, params["biases"])
         problem = _dispatch.ag_problem(
             x_aval, w_avals, **{k: params[k] for k in ("world", *_AG_KEYS)}
         )
         plan = _decide(ctx, problem, params)
         if plan is None:
-            return _compat.lower_function(ref)(ctx, x, *ws, **params)
-        num_y = len(ws)
+            return _compat.lower_function(ref)(ctx, *operands, **params)
+        num_y = len(w_avals)
         call_ctx = ctx.replace(avals_out=ctx.avals_out[:num_y])
-        ys = _call(call_ctx, "ag_matmul", problem, plan, params, [x, *ws])
+        ys = _call(call_ctx, "ag_matmul", problem, plan, params, list(operands))
         if not params["return_gathered"]:
             return ys
         gather_ctx = ctx.replace(avals_in=[x_aval], avals_out=ctx.avals_out[num_y:])
         gather = _compat.lower_function(
             lambda x: [reference.gather_segments(x, params["axis_name"])]
         )
-        return [*ys, *gather(gather_ctx, x)]
+        return [*ys, *gather(gather_ctx, operands[0])]
 
     return rule
 
@@ -73,10 +90,11 @@ def matmul_rs(ref: Callable[..., Any]) -> Rule:
     """CUDA rule of matmul_rs_p."""
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
-        pairs = len(operands) // 2
+        xs, ws, _ = split_rs(ctx.avals_in, params["biases"])
         problem = _dispatch.rs_problem(
-            ctx.avals_in[:pairs],
-            ctx.avals_in[pairs:],
+            xs,
+            ws,
+            biases=params["biases"],
             world=params["world"],
             transpose_w=params["transpose_w"],
             out_dtype=params["out_dtype"],
@@ -84,19 +102,18 @@ def matmul_rs(ref: Callable[..., Any]) -> Rule:
         plan = _decide(ctx, problem, params)
         if plan is None:
             return _compat.lower_function(ref)(ctx, *operands, **params)
-        ctx, pair = _one_pair(ctx, operands, params["transpose_w"])
-        return _call(ctx, "matmul_rs", problem, plan, params, pair)
+        ctx, joined = _one_pair(ctx, operands, len(xs), params["transpose_w"])
+        return _call(ctx, "matmul_rs", problem, plan, params, joined)
 
     return rule
 
 
-def _one_pair(ctx: Any, operands: Any, transpose_w: bool) -> tuple[Any, list[Any]]:
+def _one_pair(ctx: Any, operands: Any, pairs: int, transpose_w: bool) -> tuple[Any, list[Any]]:
     """Several pairs as one, [x_1 | x_2 ..] . [w_1; w_2 ..]: one sum, one rounding, one transfer.
 
     XLA copies x and w for it (the planner counts that), where two calls would send and round the
     partials twice.
     """
-    pairs = len(operands) // 2
     if pairs == 1:
         return ctx, list(operands)
     k_axis = 1 if transpose_w else 0
@@ -104,13 +121,14 @@ def _one_pair(ctx: Any, operands: Any, transpose_w: bool) -> tuple[Any, list[Any
     def joined(*args: Any) -> list[Any]:
         return [
             jnp.concatenate(args[:pairs], axis=-1),
-            jnp.concatenate(args[pairs:], axis=k_axis),
+            jnp.concatenate(args[pairs : 2 * pairs], axis=k_axis),
+            *args[2 * pairs :],
         ]
 
-    xs, ws = ctx.avals_in[:pairs], ctx.avals_in[pairs:]
+    xs, ws, bias = (ctx.avals_in[i : i + pairs] for i in (0, pairs, 2 * pairs))
     depth = sum(x.shape[-1] for x in xs)
     w_shape = (ws[0].shape[0], depth) if transpose_w else (depth, ws[0].shape[1])
-    avals = [xs[0].update(shape=(*xs[0].shape[:-1], depth)), ws[0].update(shape=w_shape)]
+    avals = [xs[0].update(shape=(*xs[0].shape[:-1], depth)), ws[0].update(shape=w_shape), *bias]
     join = _compat.lower_function(joined)
     flat = join(ctx.replace(avals_out=avals), *operands)
     return ctx.replace(avals_in=avals), list(flat)
@@ -147,7 +165,7 @@ def all_gather_copy(ref: Callable[..., Any]) -> Rule:
     return rule
 
 
-_AG_KEYS = ("transpose_w", "out_dtype", "return_gathered")
+_AG_KEYS = ("transpose_w", "out_dtype", "return_gathered", "biases", "activation")
 
 
 def chunk_bytes(shard_bytes: int) -> int:
@@ -232,6 +250,10 @@ def attributes(
         for name in (*NUMBERS, "depth_outer"):
             told[name] = np.int64(getattr(plan, name))
         told["transport"] = np.int64(TRANSPORTS.index(plan.transport))
+    if problem.biases:
+        told["biases"] = np.int64(sum(has << i for i, has in enumerate(problem.biases)))
+    if problem.activation:
+        told["activation"] = problem.activation
     return told
 
 

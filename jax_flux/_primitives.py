@@ -4,10 +4,13 @@
 
 For each, in the same order: shapes, batching, lowering, registration.
 
-  ag_matmul_p        x[b, m, k], w_i[k, n_i] ...  -> y_i[b, W, m, n_i] ... (, x[b, W, m, k])
-  matmul_rs_p        x_i[b, W, m, k_i] ..., w_i[k_i, n] ...  -> y[b, m, n]
+  ag_matmul_p        x[b, m, k], w_i[k, n_i] ..., bias_i[n_i] ...
+                       -> y_i[b, W, m, n_i] ... (, x[b, W, m, k])
+  matmul_rs_p        x_i[b, W, m, k_i] ..., w_i[k_i, n] ... (, bias[n])  -> y[b, m, n]
   all_gather_copy_p  x[b, m, k]  -> y[b, W, m, k]
 
+The parameter ``biases`` has a bool per result: whether its bias is among the operands. Biases are
+in the results' dtype; ``activation`` (of ag_matmul_p) comes after them.
 Invariant: under ``check_vma`` all operands vary over the same axes, the op's own among them
 (_vjp.py casts them), and so does every result.
 The custom call is pure and carries no side effect: what XLA removes, merges or reorders, it does
@@ -25,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_flux import _compat, _lowering, _stats, errors, reference
+from jax_flux import _compat, _epilogue, _lowering, _stats, errors, reference
 
 ag_matmul_p = _compat.new_primitive("jax_flux_ag_matmul")
 matmul_rs_p = _compat.new_primitive("jax_flux_matmul_rs")
@@ -45,8 +48,12 @@ def _common_varying(*avals: Any, axis_name: tuple[str, ...], **_: Any) -> frozen
 
 
 def _ag_reference(*args: jax.Array, **params: Any) -> list[jax.Array]:
+    (x,), ws, biases = _lowering.split_ag(args, params["biases"])
     return reference.ag_matmul_canonical(
-        *args,
+        x,
+        *ws,
+        biases=biases,
+        activation=params["activation"],
         axis_name=params["axis_name"],
         transpose_w=params["transpose_w"],
         out_dtype=params["out_dtype"],
@@ -56,8 +63,11 @@ def _ag_reference(*args: jax.Array, **params: Any) -> list[jax.Array]:
 
 
 def _rs_reference(*args: jax.Array, **params: Any) -> list[jax.Array]:
+    xs, ws, (bias,) = _lowering.split_rs(args, params["biases"])
     return reference.matmul_rs_canonical(
-        *args,
+        *xs,
+        *ws,
+        bias=bias,
         axis_name=params["axis_name"],
         transpose_w=params["transpose_w"],
         out_dtype=params["out_dtype"],
@@ -110,15 +120,39 @@ def _batch_through_loop(
     return out, [0] * len(out)
 
 
+def _batch_biases(rule: Any, axis_data: Any, args: Any, dims: Any, params: Any) -> Any:
+    """vmap over a bias: the batched call without an epilogue, then bias and activation by XLA."""
+    biases, activation = params["biases"], params.get("activation")
+    bare = params | {"biases": (False,) * len(biases)}
+    if "activation" in params:
+        bare["activation"] = None
+    first = len(args) - sum(biases)
+    ys, y_dims = rule(axis_data, args[:first], dims[:first], **bare)
+    given, places = iter(args[first:]), iter(dims[first:])
+    out, out_dims = list(ys), list(y_dims)
+    for i, has in enumerate(biases):
+        bias, d = (next(given), next(places)) if has else (None, None)
+        mapped = y_dims[i] is not None or d is not None
+        finish = lambda y, b: _epilogue.finish(y, b, activation)
+        in_axes = (y_dims[i], None if bias is None else d)
+        out[i] = (jax.vmap(finish, in_axes) if mapped else finish)(ys[i], bias)
+        out_dims[i] = 0 if mapped else None
+    return out, out_dims
+
+
 def _batching(
-    primitive: Any, ref: Callable[..., list[jax.Array]], num_x: Callable[[int], int]
+    primitive: Any, ref: Callable[..., list[jax.Array]], split_operands: Any
 ) -> Callable[..., tuple[list[jax.Array], list[int]]]:
     """Batched x folds into the batch dimension; a batched w takes the reference, or a loop."""
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
-        split = num_x(len(args))
+        biases = params.get("biases", ())
+        split = len(split_operands(args, biases)[0])
         own = axis_data.name in params["axis_name"]
-        w_mapped = any(d is not None for d in dims[split:])
+        first_bias = len(args) - sum(biases)
+        w_mapped = any(d is not None for d in dims[split:first_bias])
+        if not own and not w_mapped and any(d is not None for d in dims[first_bias:]):
+            return _batch_biases(rule, axis_data, args, dims, params)
         if w_mapped and not own and params.get("implementation") == "fused":
             return _batch_through_loop(primitive, axis_data, args, dims, params)
         if own or w_mapped:
@@ -142,7 +176,8 @@ def _batching(
 # ---- ag_matmul_p -----------------------------------------------------------------------------
 
 
-def _ag_shapes(x: Any, *ws: Any, world: int, transpose_w: bool, **params: Any) -> Results:
+def _ag_shapes(*args: Any, world: int, transpose_w: bool, **params: Any) -> Results:
+    (x,), ws, _ = _lowering.split_ag(args, params["biases"])
     batch, m, k = x.shape
     columns = [w.shape[0 if transpose_w else 1] for w in ws]
     results = [((batch, world, m, n), params["out_dtype"]) for n in columns]
@@ -154,8 +189,8 @@ def _ag_shapes(x: Any, *ws: Any, world: int, transpose_w: bool, **params: Any) -
 # ---- matmul_rs_p -----------------------------------------------------------------------------
 
 
-def _rs_shapes(*args: Any, transpose_w: bool, out_dtype: Any, **_: Any) -> Results:
-    x, w = args[0], args[len(args) // 2]
+def _rs_shapes(*args: Any, transpose_w: bool, out_dtype: Any, **params: Any) -> Results:
+    (x, *_), (w, *_), _ = _lowering.split_rs(args, params["biases"])
     batch, _, m, _ = x.shape
     return [((batch, m, w.shape[0 if transpose_w else 1]), out_dtype)]
 
@@ -184,14 +219,20 @@ def _no_jvp() -> Exception:
 
 
 _ROWS = (
-    (ag_matmul_p, _ag_shapes, _ag_reference, lambda n: 1, _lowering.ag_matmul),
-    (matmul_rs_p, _rs_shapes, _rs_reference, lambda n: n // 2, _lowering.matmul_rs),
-    (all_gather_copy_p, _copy_shapes, _copy_reference, lambda n: 1, _lowering.all_gather_copy),
+    (ag_matmul_p, _ag_shapes, _ag_reference, _lowering.split_ag, _lowering.ag_matmul),
+    (matmul_rs_p, _rs_shapes, _rs_reference, _lowering.split_rs, _lowering.matmul_rs),
+    (
+        all_gather_copy_p,
+        _copy_shapes,
+        _copy_reference,
+        _lowering.split_ag,
+        _lowering.all_gather_copy,
+    ),
 )
 
-for _primitive, _shapes, _ref, _num_x, _cuda in _ROWS:
+for _primitive, _shapes, _ref, _split, _cuda in _ROWS:
     _compat.define_abstract_eval(_primitive, _shapes, _common_varying)
-    _compat.define_batching(_primitive, _batching(_primitive, _ref, _num_x))
+    _compat.define_batching(_primitive, _batching(_primitive, _ref, _split))
     _compat.define_no_jvp(_primitive, _no_jvp)
     _compat.define_lowering(_primitive, _lowering.without_gpu(_ref))
     _compat.define_lowering(_primitive, _cuda(_ref), platform="cuda")

@@ -12,7 +12,7 @@ class Problem:
     """Canonical sizes of one call: per batch, ``m`` rows per rank, ``n`` columns, depth ``k``.
 
     ``n`` has one entry per weight of ag_matmul (per operand pair of matmul_rs: one entry, and
-    ``k`` one per pair).
+    ``k`` one per pair). ``biases`` says which weights have one; () where none has.
     """
 
     op: str
@@ -25,6 +25,8 @@ class Problem:
     out_dtype: str
     transpose_w: bool = False
     return_gathered: bool = False
+    biases: tuple[bool, ...] = ()
+    activation: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

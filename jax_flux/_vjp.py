@@ -4,17 +4,20 @@
 
 Every rule is the transpose of the lax collectives, and mirrors its op, so that a fused kernel
 serves the backward too: dx of ag_matmul is one matmul_rs, dx of matmul_rs one ag_matmul. dw is
-XLA's dot on a gathered operand; no gathered tensor is kept by the forward.
+XLA's dot on a gathered operand; no gathered tensor is kept by the forward. Bias and activation are
+part of the call, unless it is differentiated: then the forward keeps what enters the activation and
+XLA applies that.
 
-Invariant: operands enter cast to the union of their varying axes and the op's own (`cast_union`,
-outside the custom_vjp). The casts' transposes are JAX's psums, over exactly the axes that were
-added; under ``check_vma=False`` shard_map's own transpose does that. So no rule here sums a
-cotangent over any axis by hand, which would count twice in one of the two modes.
+Invariant: operands, biases too, enter cast to the union of their varying axes and the op's own
+(`cast_union`, outside the custom_vjp). The casts' transposes are JAX's psums, over exactly the
+axes that were added; under ``check_vma=False`` shard_map's own transpose does that. So no rule
+here sums a cotangent over any axis by hand, which would count twice in one of the two modes.
 Route: ops.py -> here -> _primitives.py.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -23,17 +26,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_flux import _compat, _dispatch, _plan, _primitives, reference
+from jax_flux import _compat, _dispatch, _epilogue, _plan, _primitives, reference
 from jax_flux._dispatch import Spec
 
 Arrays = tuple[jax.Array, ...]
+Biases = tuple[jax.Array | None, ...]  # one per result, in the results' dtype
 Core = Callable[[Spec], Callable[..., Any]]
 
 
-def cast_union(axis_name: tuple[str, ...], *operands: jax.Array) -> list[jax.Array]:
-    """Operands, all varying over every axis that any of them or the op varies over."""
-    axes = frozenset(axis_name).union(*(_compat.varying(a) for a in operands))
-    return [_compat.cast_varying(a, axes) for a in operands]
+def cast_union(axis_name: tuple[str, ...], *operands: Any) -> list[Any]:
+    """Operands (or Nones), all varying over every axis that any of them or the op varies over."""
+    given = [a for a in operands if a is not None]
+    axes = frozenset(axis_name).union(*(_compat.varying(a) for a in given))
+    return [None if a is None else _compat.cast_varying(a, axes) for a in operands]
 
 
 def _params(spec: Spec) -> dict[str, Any]:
@@ -50,6 +55,11 @@ def _params(spec: Spec) -> dict[str, Any]:
     )
 
 
+def _grad_bias(dy: jax.Array) -> jax.Array:
+    """dy[..., n] -> [n], summed in at least f32."""
+    return dy.sum(axis=tuple(range(dy.ndim - 1)))
+
+
 def _grad_w(
     x: jax.Array, dy: jax.Array, w: jax.Array, transpose_w: bool, precision: Any
 ) -> jax.Array:
@@ -58,23 +68,38 @@ def _grad_w(
     return reference.dot_over_rows(first, second, out_dtype=w.dtype, precision=precision)
 
 
-# ---- ag_matmul: x[b, m, k], w_i -> y_i[b, W, m, n_i] (, x[b, W, m, k]) --------------------------
+# ---- ag_matmul: x[b, m, k], w_i, bias_i -> y_i[b, W, m, n_i] (, x[b, W, m, k]) ------------------
 
 
-def _ag(spec: Spec, x: jax.Array, ws: Arrays) -> Arrays:
-    params = _params(spec) | {"return_gathered": spec.return_gathered}
-    return tuple(_primitives.ag_matmul_p.bind(x, *ws, **params))
+def _ag(spec: Spec, x: jax.Array, ws: Arrays, biases: Biases) -> Arrays:
+    params = _params(spec) | {
+        "return_gathered": spec.return_gathered,
+        "biases": tuple(bias is not None for bias in biases),
+        "activation": spec.activation,
+    }
+    given = [bias for bias in biases if bias is not None]
+    return tuple(_primitives.ag_matmul_p.bind(x, *ws, *given, **params))
 
 
-def _ag_fwd(spec: Spec, x: jax.Array, ws: Arrays) -> tuple[Arrays, tuple[jax.Array, Arrays]]:
-    return ag_core(spec)(x, ws), (x, ws)
+def _ag_fwd(
+    spec: Spec, x: jax.Array, ws: Arrays, biases: Biases
+) -> tuple[Arrays, tuple[jax.Array, Arrays, Biases, Arrays]]:
+    out = ag_core(dataclasses.replace(spec, activation=None))(x, ws, biases)
+    if spec.activation is None:
+        return out, (x, ws, biases, ())
+    zs, rest = out[: len(ws)], out[len(ws) :]
+    ys = tuple(_epilogue.ACTIVATIONS[spec.activation](z) for z in zs)
+    return (*ys, *rest), (x, ws, biases, zs)
 
 
 def _ag_bwd(
-    spec: Spec, residuals: tuple[jax.Array, Arrays], cotangents: Arrays
-) -> tuple[jax.Array, Arrays]:
-    x, ws = residuals
+    spec: Spec, residuals: tuple[jax.Array, Arrays, Biases, Arrays], cotangents: Arrays
+) -> tuple[jax.Array, Arrays, Biases]:
+    x, ws, biases, zs = residuals
     dys = cotangents[: len(ws)]
+    if spec.activation is not None:
+        act = _epilogue.ACTIVATIONS[spec.activation]
+        dys = tuple(jax.vjp(act, z)[1](dy)[0] for z, dy in zip(zs, dys, strict=True))
     back = spec.mirrored(x.dtype)
     if spec.return_gathered:
         _announce_xla(back, "the gathered x has a cotangent, which XLA scatters with dx")
@@ -85,36 +110,49 @@ def _ag_bwd(
         dx = reference.scatter_segments(dx_full + cotangents[-1], spec.axis_name)
     else:
         _announce_rs(back, dys, ws)
-        dx = rs_core(back)(dys, ws)
+        dx = rs_core(back)(dys, ws, (None,))
     full = reference.gather_segments(x, spec.axis_name)
     dws = tuple(
         _grad_w(full, dy, w, spec.transpose_w, back.precision)
         for dy, w in zip(dys, ws, strict=True)
     )
-    return dx, dws
+    return dx, dws, _grad_biases(biases, dys)
 
 
-# ---- matmul_rs: x_i[b, W, m, k_i], w_i -> y[b, m, n] ---------------------------------------------
+def _grad_biases(biases: Biases, dys: Arrays) -> Biases:
+    return tuple(
+        None if bias is None else _grad_bias(dy) for bias, dy in zip(biases, dys, strict=True)
+    )
 
 
-def _rs(spec: Spec, xs: Arrays, ws: Arrays) -> jax.Array:
-    (y,) = _primitives.matmul_rs_p.bind(*xs, *ws, **_params(spec))
+# ---- matmul_rs: x_i[b, W, m, k_i], w_i, bias -> y[b, m, n] ---------------------------------------
+
+
+def _rs(spec: Spec, xs: Arrays, ws: Arrays, biases: Biases) -> jax.Array:
+    params = _params(spec) | {"biases": tuple(bias is not None for bias in biases)}
+    given = [bias for bias in biases if bias is not None]
+    (y,) = _primitives.matmul_rs_p.bind(*xs, *ws, *given, **params)
     return y
 
 
-def _rs_fwd(spec: Spec, xs: Arrays, ws: Arrays) -> tuple[jax.Array, tuple[Arrays, Arrays]]:
-    return rs_core(spec)(xs, ws), (xs, ws)
+def _rs_fwd(
+    spec: Spec, xs: Arrays, ws: Arrays, biases: Biases
+) -> tuple[jax.Array, tuple[Arrays, Arrays, Biases]]:
+    return rs_core(spec)(xs, ws, biases), (xs, ws, biases)
 
 
-def _rs_bwd(spec: Spec, residuals: tuple[Arrays, Arrays], dy: jax.Array) -> tuple[Arrays, Arrays]:
-    xs, ws = residuals
+def _rs_bwd(
+    spec: Spec, residuals: tuple[Arrays, Arrays, Biases], dy: jax.Array
+) -> tuple[Arrays, Arrays, Biases]:
+    xs, ws, biases = residuals
     back = spec.mirrored(xs[0].dtype, return_gathered=True)
     _announce_ag(back, dy, ws)
-    *dxs, full = ag_core(back)(dy, ws)
+    *dxs, full = ag_core(back)(dy, ws, (None,) * len(ws))
     dws = tuple(
         _grad_w(x, full, w, spec.transpose_w, back.precision) for x, w in zip(xs, ws, strict=True)
     )
-    return tuple(dx.astype(x.dtype) for dx, x in zip(dxs, xs, strict=True)), dws
+    dxs = [dx.astype(x.dtype) for dx, x in zip(dxs, xs, strict=True)]
+    return tuple(dxs), dws, _grad_biases(biases, (dy,))
 
 
 # ---- matmul_ar: x[..., k], w -> y[..., n], no kernel of its own ----------------------------------

@@ -1,6 +1,6 @@
 # Copyright 2026 The jax_flux Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The public ops, for use inside ``jax.shard_map``: validate -> plan -> core -> bias, activation.
+"""The public ops, for use inside ``jax.shard_map``: validate -> plan -> core.
 
 Route of one call: `ag_matmul` -> _checks.py, _topology.py (who, where) -> _calls.py, _dispatch.py
 (what runs, why) -> reference.py, or folded to canonical shapes: _vjp.py -> _primitives.py.
@@ -135,14 +135,13 @@ def ag_matmul(
         out_dtype=_checks.resolve_out_dtype(op, out_dtype, x, ws),
         transpose_w=transpose_w,
         return_gathered=return_gathered,
+        activation=activation,
         implementation=implementation,
         config=config,
         channel=channel,
     )
-    ys, full = _calls.ag(spec, axis, x, ws, at)
-    act = _checks.ACTIVATIONS[activation] if activation else lambda y: y
-    out = tuple(act(_calls.add_bias(y, b, op)) for y, b in zip(ys, biases, strict=True))
-    result = out if several else out[0]
+    ys, full = _calls.ag(spec, axis, x, ws, biases, at)
+    result = ys if several else ys[0]
     return (result, full) if return_gathered else result
 
 
@@ -211,7 +210,7 @@ def matmul_rs(
         channel=channel,
     )
     _checks.check_scatter(op, at, x, axis.world, axis_name)
-    return _calls.add_bias(_calls.rs(spec, axis, x, w, at), bias, op)
+    return _calls.rs(spec, axis, x, w, bias, at)
 
 
 def matmul_ar(

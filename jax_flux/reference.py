@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jax_flux import _epilogue
+
 AxisName = str | tuple[str, ...]
 Precision = Any
 
@@ -238,29 +240,41 @@ def matmul_ar(
 def ag_matmul_canonical(
     x: jax.Array,
     *ws: jax.Array,
+    biases: Sequence[jax.Array | None],
+    activation: str | None,
     axis_name: AxisName,
     transpose_w: bool,
     out_dtype: Any,
     return_gathered: bool,
     precision: Precision,
 ) -> list[jax.Array]:
-    """x[b, m, k], w_i[k, n_i] -> [y_i[b, W, m, n_i] ..., x[b, W, m, k] if ``return_gathered``]."""
+    """x[b, m, k], w_i[k, n_i] -> [y_i[b, W, m, n_i] ..., x[b, W, m, k] if ``return_gathered``].
+
+    ``y_i = activation(x @ w_i + biases[i])``.
+    """
     full = gather_segments(x, axis_name)
     kwargs = dict(transpose_w=transpose_w, out_dtype=out_dtype, precision=precision)
-    ys = [dot(full, w, **kwargs) for w in ws]
+    ys = [
+        _epilogue.finish(dot(full, w, **kwargs), bias, activation)
+        for w, bias in zip(ws, biases, strict=True)
+    ]
     return [*ys, full] if return_gathered else ys
 
 
 def matmul_rs_canonical(
     *operands: jax.Array,
+    bias: jax.Array | None,
     axis_name: AxisName,
     transpose_w: bool,
     out_dtype: Any,
     precision: Precision,
 ) -> list[jax.Array]:
-    """x_i[b, W, m, k_i] ..., w_i[k_i, n] ... -> [y[b, m, n]], the scattered sum of products."""
+    """x_i[b, W, m, k_i] ..., w_i[k_i, n] ... -> [y[b, m, n]], the scattered sum of products.
+
+    The bias is added once, to the sum.
+    """
     y = sum_of_dots(operands, transpose_w=transpose_w, out_dtype=out_dtype, precision=precision)
-    return [scatter_segments(y, axis_name)]
+    return [_epilogue.finish(scatter_segments(y, axis_name), bias, None)]
 
 
 def sum_of_dots(

@@ -37,6 +37,8 @@ struct PresetCall {
   std::uint64_t fail_ns;
   void* link;   // PacedLinkState, of instances with the paced link
   void* trace;  // of traced instances
+  const void* bias;
+  std::int32_t activation;  // kernels::Activation
 };
 
 thread_local std::string last_error;
@@ -167,6 +169,9 @@ PRESET_EXPORT const char* preset_launch(const PresetCall* preset, void* stream) 
     call.first_launch = false;
   }
   const bool alone = instance->op == kernels::GemmOp::kPlain;
-  return Error(kernels::LaunchGemm(*instance, problem, plan, preset->x, preset->w, preset->y,
+  const kernels::Epilogue epilogue = {preset->bias,
+                                      static_cast<kernels::Activation>(preset->activation)};
+  return Error(kernels::LaunchGemm(*instance, problem, plan,
+                                   {preset->x, preset->w, preset->y, epilogue},
                                    alone ? nullptr : &call, main, {preset->link, preset->trace}));
 }

@@ -37,6 +37,7 @@ SHAPES = [  # m over all ranks, n, k
 ]  # fmt: skip
 
 
+EPILOGUES = ("bias", "bias+relu", "bias+gelu", "bias+silu")
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -70,7 +71,7 @@ def unfused(dtype, shape):
     }
 
 
-def time_shape(library, names, shape, worlds, plans):
+def time_shape(library, names, shape, worlds, plans, epilogues):
     m, n, k = shape
     runs = {}
     for dtype in DTYPES:
@@ -92,6 +93,9 @@ def time_shape(library, names, shape, worlds, plans):
                     state.endless()
                 choice = " ".join(f"{key}={value}" for key, value in plan.items())
                 runs[f"{label} {choice}".strip()] = states[who["transport"]].launcher(**plan)
+            for epilogue in epilogues if op != "rs" else epilogues[:1]:
+                state = next(iter(states.values()))
+                runs[f"{label} {epilogue}"] = state.launcher(**state.epilogue(epilogue))
     return measure(runs)
 
 
@@ -191,6 +195,13 @@ def main():
         help="variants of the default plan: fields that do not move flags, and transport "
         "(0 tma, 1 copy), copies (1: of the own shard too, before the GEMM)",
     )
+    parser.add_argument(
+        "--epilogues",
+        choices=EPILOGUES,
+        nargs="*",
+        default=[],
+        help="also time with a bias and maybe an activation (rs: the first of these)",
+    )
     parser.add_argument("--rows", type=int, nargs="*", help="only shapes of these m")
     parser.add_argument("--seconds", type=float, default=25)
     parser.add_argument("--link", type=float, metavar="GB_PER_S", help="pace of an emulated link")
@@ -224,7 +235,9 @@ def main():
         library = Library(arguments.library)
         names = [n for n in library.instances()
                  if not arguments.names or any(w in n for w in arguments.names)]  # fmt: skip
-        medians = time_shape(library, names, shape, arguments.worlds, arguments.plan)
+        medians = time_shape(
+            library, names, shape, arguments.worlds, arguments.plan, arguments.epilogues
+        )
         print(f"m, n, k = {shape}")
         for key, value in medians.items():
             layout = "_".join(key.removeprefix("cublas ").split("_")[:2])

@@ -49,8 +49,10 @@ def check_results(state, parity):
     world, rank, _, _, columns, depth = state.shape
     w64 = state.wt.double()
     if state.op != "rs":
-        exact = torch.stack([x.double() @ w64 for x in state.shards], 1)
-        unfused = torch.stack([x @ state.wt for x in state.shards], 1)
+        exact = state.finish(torch.stack([x.double() @ w64 for x in state.shards], 1))
+        # In f32 before the one rounding: the bar of a kernel that rounds once.
+        unfused = torch.stack([x.float() @ state.wt.float() for x in state.shards], 1)
+        unfused = state.finish(unfused).to(state.dtype)
         ratio = expect_close("y", state.y, exact, unfused)
         if state.op == "ag":
             for peer in range(world):
@@ -60,10 +62,11 @@ def check_results(state, parity):
                                  state.x.view(torch.int16))  # fmt: skip
         return ratio
     others = [r for r in range(world) if r != rank]
-    exact = state.x[:, rank].double() @ w64 + sum(state.partials[r].double() for r in others)
-    unfused = (
-        state.x[:, rank].float() @ state.wt.float() + sum(state.partials[r].float() for r in others)
-    ).to(state.dtype)
+    exact = state.finish(
+        state.x[:, rank].double() @ w64 + sum(state.partials[r].double() for r in others)
+    )
+    unfused = state.x[:, rank].float() @ state.wt.float()
+    unfused = state.finish(unfused + sum(state.partials[r].float() for r in others)).to(state.dtype)
     ratio = expect_close("y", state.y, exact, unfused)
     for peer in others:
         slot = state.slots(state.spaces[peer], parity, columns)[rank]
@@ -165,6 +168,13 @@ def cases(op):
                "plan": {**COPY, "chunk_rows": 128}}  # fmt: skip
         yield {"world": 8, "rank": 3, "batch": 2, "rows": 130, "columns": 200, "depth": 72,
                "plan": {**COPY, "sm_margin": 130}}  # fmt: skip
+    # Bias and activation: ragged columns, several tiles, batches.
+    world = worlds[0]
+    base = {"world": world[0], "rank": world[1], "batch": 2, "rows": 300, "depth": 264}
+    for activation in (None, "relu", "gelu", "silu") if op != "rs" else (None,):
+        for bias, columns in ((True, 1544), (False, 776)):
+            if bias or activation:
+                yield {**base, "columns": columns, "bias": bias, "activation": activation}
     # Many tiles per cluster, fewer and more k blocks than stages.
     base = {"world": 1 if op == "plain" else 2, "rank": 0, "batch": 1, "rows": 640}
     for depth in (64, 192, 256, 320, 512):

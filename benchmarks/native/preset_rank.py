@@ -29,6 +29,14 @@ LAYOUT_FIELDS = (
 )
 
 
+ACTIVATIONS = {  # in the order of kernels::Activation
+    None: lambda y: y,
+    "relu": torch.relu,
+    "gelu": lambda y: torch.nn.functional.gelu(y, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
+
+
 def dtype_of(name):
     return torch.float16 if "_f16_" in name else torch.bfloat16
 
@@ -46,6 +54,8 @@ class PresetCall(ctypes.Structure):
         ("fail_ns", ctypes.c_uint64),
         ("link", ctypes.c_void_p),
         ("trace", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("activation", ctypes.c_int32),
     ]
 
 
@@ -97,8 +107,9 @@ class Rank:
     """
 
     def __init__(
-        self, library, name, world, rank, batch, rows, columns, depth, plan=None, link=None
-    ):
+        self, library, name, world, rank, batch, rows, columns, depth, plan=None, link=None,
+        bias=False, activation=None,
+    ):  # fmt: skip
         self.library, self.name = library, name
         self.op = name.rsplit("_", 1)[1]
         transpose = "_nt_" in name
@@ -118,6 +129,10 @@ class Rank:
         scale = depth**-0.5
         self.w = torch.randn((columns, depth) if transpose else (depth, columns), **options) * scale
         self.wt = self.w.T if transpose else self.w  # [k, n]
+        self.bias = torch.randn(columns, **options) if bias else None
+        self.activation = activation
+        self.call.bias = self.bias.data_ptr() if bias else None
+        self.call.activation = list(ACTIVATIONS).index(activation)
         if self.op == "rs":
             self.x = torch.randn(batch, world, rows, depth, **options)
             self.y = torch.empty(batch, rows, columns, **options)
@@ -192,6 +207,11 @@ class Rank:
                 for parity in range(2):
                     self.words(own, at["entries"] + (2 * source + parity) * 128, 1)[0] = 1 << 40
 
+    def finish(self, y):
+        """What the kernel does to a sum, in y's dtype."""
+        y = y if self.bias is None else y + self.bias.to(y.dtype)
+        return ACTIVATIONS[self.activation](y)
+
     def launch(self):
         self.library.launch(self.call)
 
@@ -201,6 +221,14 @@ class Rank:
         for key, value in plan.items():
             setattr(call, key, value)
         return lambda: self.library.launch(call)
+
+    def epilogue(self, text):
+        """Fields of a call that ends with `text`, "bias" or "bias+relu" ..."""
+        _, _, activation = text.partition("+")
+        if self.bias is None:
+            self.bias = torch.randn(self.shape[4], dtype=self.dtype, device="cuda")
+        index = list(ACTIVATIONS).index(activation or None)
+        return {"bias": self.bias.data_ptr(), "activation": index}
 
     def withhold(self):
         """Takes the peers' data and flags back; deliver() brings them while the kernel waits."""

@@ -1,7 +1,7 @@
 // Copyright 2026 The jax_flux Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Handlers of ag_matmul: x[b, m, k], w_i[k, n_i] ... -> y_i[b, W, m, n_i] ...
+// Handlers of ag_matmul: x[b, m, k], w_i[k, n_i] ..., biases -> y_i[b, W, m, n_i] ...
 // Several weights are one call: the first launch brings the peers' shards into the workspace, the
 // others multiply the same slots, whose flags are up by then. One entry, one epoch. With the copy
 // transport a gate is the first launch instead, and copy engines bring the shards.
@@ -30,6 +30,7 @@ struct Operands {
     kernels::GemmProblem problem;
     const void* w;
     void* y;
+    const void* bias;
   };
   std::vector<Launch> launches;
 };
@@ -39,10 +40,10 @@ Expected<Operands> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::RemainingA
   auto call = DecodeGemmCall(kOp, attributes);
   if (!call.ok()) return call.status();
   const GemmCall& gemm = call.value();
-  if (ws.size() == 0 || ws.size() != ys.size()) {
+  if (ys.size() == 0 || ws.size() < ys.size()) {
     return Status(Code::kInvalidArgument,
-                  Format("ag_matmul: %zu weights and %zu results; one result per weight, and at "
-                         "least one.",
+                  Format("ag_matmul: %zu weights and biases for %zu results; a weight per result, "
+                         "and at least one.",
                          ws.size(), ys.size()));
   }
   const auto in = x.dimensions();
@@ -53,7 +54,8 @@ Expected<Operands> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::RemainingA
   JAX_FLUX_RETURN_IF_ERROR(
       CheckBuffer(gemm, "x", x, {in[0], in[1], in[2]}, "it must be [b, m, k]"));
   Operands operands = {gemm, x, {}};
-  for (std::size_t i = 0; i < ws.size(); ++i) {
+  std::vector<std::int64_t> columns;
+  for (std::size_t i = 0; i < ys.size(); ++i) {
     const auto w = ws.get<xla_ffi::AnyBuffer>(i);
     const auto y = ys.get<xla_ffi::AnyBuffer>(i);
     if (!w.has_value() || !y.has_value()) {
@@ -69,8 +71,12 @@ Expected<Operands> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::RemainingA
     JAX_FLUX_RETURN_IF_ERROR(
         CheckBuffer(gemm, "y", **y, {in[0], gemm.site.world, in[1], n}, "it must be [b, W, m, n]"));
     operands.launches.push_back({gemm.Problem(kernels::GemmOp::kAgMatmul, in[0], in[1], n, in[2]),
-                                 w->untyped_data(), (*y)->untyped_data()});
+                                 w->untyped_data(), (*y)->untyped_data(), nullptr});
+    columns.push_back(n);
   }
+  auto biases = DecodeBiases(gemm, ws, ys.size(), columns);
+  if (!biases.ok()) return biases.status();
+  for (std::size_t i = 0; i < ys.size(); ++i) operands.launches[i].bias = biases.value()[i];
   return operands;
 }
 
@@ -107,7 +113,8 @@ Status EnqueueLaunches(const Operands& operands, const runtime::Binding* binding
     const bool first = i == 0 && !operands.call.copies();
     JAX_FLUX_RETURN_IF_ERROR(EnqueueGemm(
         operands.call, binding, launch.problem,
-        {operands.x.untyped_data(), launch.w, launch.y, first, i + 1 == count}, stream));
+        {operands.x.untyped_data(), launch.w, launch.y, launch.bias, first, i + 1 == count},
+        stream));
   }
   return Status();
 }

@@ -29,6 +29,21 @@ xla_ffi::DataType Dtype(const GemmCall& call) {
   return call.instance->dtype == kernels::GemmDtype::kF16 ? xla_ffi::F16 : xla_ffi::BF16;
 }
 
+bool ParseActivation(std::string_view name, kernels::Activation* activation) {
+  using kernels::Activation;
+  constexpr std::pair<const char*, Activation> kNames[] = {{"", Activation::kNone},
+                                                           {"relu", Activation::kRelu},
+                                                           {"gelu", Activation::kGelu},
+                                                           {"silu", Activation::kSilu}};
+  for (const auto& [known, value] : kNames) {
+    if (name == known) {
+      *activation = value;
+      return true;
+    }
+  }
+  return false;
+}
+
 std::string Shape(const std::vector<std::int64_t>& dimensions) {
   std::ostringstream text;
   const char* separator = "[";
@@ -120,6 +135,13 @@ Expected<GemmCall> DecodeGemmCall(protocol::Op op, const xla_ffi::Dictionary& at
                          static_cast<long long>(transport)));
   }
   call.transport = static_cast<kernels::Transport>(transport);
+  call.biases = static_cast<std::uint64_t>(AttributeOr(attributes, "biases", 0));
+  const std::string activation(AttributeOr(attributes, "activation", std::string_view()));
+  if (!ParseActivation(activation, &call.activation)) {
+    return Status(Code::kInvalidArgument,
+                  Format("%s: no kernel applies \"%s\" (of \"relu\", \"gelu\", \"silu\").",
+                         OpName(op), activation.c_str()));
+  }
   return call;
 }
 
@@ -146,6 +168,32 @@ Status CheckBuffer(const GemmCall& call, const char* name, const xla_ffi::AnyBuf
                 Format("%s: %s is %s for %lld ranks; %s, here %s%s.", OpName(call.site.op), name,
                        Describe(buffer).c_str(), static_cast<long long>(call.site.world), rule,
                        call.instance->kernel.dtype, Shape(dimensions).c_str()));
+}
+
+Expected<std::vector<const void*>> DecodeBiases(const GemmCall& call,
+                                                const xla_ffi::RemainingArgs& operands,
+                                                std::size_t first,
+                                                const std::vector<std::int64_t>& columns) {
+  std::size_t expected = 0;
+  for (std::uint64_t left = call.biases; left != 0; left &= left - 1) ++expected;
+  if (operands.size() != first + expected || call.biases >> columns.size() != 0) {
+    return Status(
+        Code::kInvalidArgument,
+        Format("%s: %zu operands after the weights, attribute biases = %llu, %zu results; "
+               "a bias for each bit, a bit for each result.",
+               OpName(call.site.op), operands.size() - first,
+               static_cast<unsigned long long>(call.biases), columns.size()));
+  }
+  std::vector<const void*> data(columns.size(), nullptr);
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if ((call.biases >> i & 1) == 0) continue;
+    const auto bias = operands.get<xla_ffi::AnyBuffer>(first++);
+    if (!bias.has_value()) return Status(Code::kInvalidArgument, "a bias is no buffer.");
+    JAX_FLUX_RETURN_IF_ERROR(
+        CheckBuffer(call, "bias", *bias, {columns[i]}, "one number per column"));
+    data[i] = bias->untyped_data();
+  }
+  return data;
 }
 
 xla_ffi::Error InstantiateGemm(protocol::Op op, const xla_ffi::Dictionary& attributes) {
@@ -177,6 +225,7 @@ Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
   JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "x", launch.x));
   JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "w", launch.w));
   JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "the result", launch.y));
+  if (launch.bias != nullptr) JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "bias", launch.bias));
   protocol::Call kernel_call = {};
   if (binding != nullptr) {
     problem.rank = binding->rank;
@@ -187,7 +236,7 @@ Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
     plan.sm_margin = std::max(plan.sm_margin, kSmsForLocalCopies);
   }
   const std::string error = kernels::LaunchGemm(
-      *call.instance, problem, plan, launch.x, launch.w, launch.y,
+      *call.instance, problem, plan, {launch.x, launch.w, launch.y, {launch.bias, call.activation}},
       binding != nullptr ? &kernel_call : nullptr, stream, {nullptr, launch.trace});
   if (!error.empty()) {
     return Status(Code::kInternal, Format("%s: %s", OpName(call.site.op), error.c_str()));

@@ -8,6 +8,8 @@
 // chunk_rows, chunk_depth, push_peers, push_ctas, depth_outer, for which 0 (-1 for depth_outer)
 // means the library's own choice. That choice depends on shapes and instance alone, so ranks of one
 // library version agree on it. And transport, a kernels::Transport, 0 where it is left out.
+// Optional: biases (bit i: result i has a bias; they follow the weights in their order) and the
+// string activation ("relu", "gelu", "silu"). Calls of before they existed have neither.
 //
 // A group of one rank runs the plain kernel: no communicator, no workspace.
 #ifndef JAX_FLUX_CUDA_FFI_GEMM_CALL_H_
@@ -15,6 +17,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cuda/ffi/stages.h"
 #include "cuda/kernels/gemm.h"
@@ -28,6 +31,8 @@ struct GemmCall {
   std::int64_t raster_group, sweep_segments, chunk_rows, chunk_depth, push_peers, push_ctas;
   std::int64_t depth_outer;
   kernels::Transport transport;
+  std::uint64_t biases;
+  kernels::Activation activation;
 
   bool alone() const { return site.world == 1; }
   bool copies() const { return !alone() && transport == kernels::Transport::kCopy; }
@@ -51,6 +56,13 @@ runtime::Status CheckBuffer(const GemmCall& call, const char* name,
                             const xla_ffi::AnyBuffer& buffer,
                             const std::vector<std::int64_t>& dimensions, const char* rule);
 
+// Data of the bias of each of `num_results` results of `columns[i]` columns, null where it has
+// none, out of the operands from `first` on; InvalidArgument unless these are all and fit.
+runtime::Expected<std::vector<const void*>> DecodeBiases(const GemmCall& call,
+                                                         const xla_ffi::RemainingArgs& operands,
+                                                         std::size_t first,
+                                                         const std::vector<std::int64_t>& columns);
+
 // The stages of all GEMMs that follow from the attributes alone.
 xla_ffi::Error InstantiateGemm(protocol::Op op, const xla_ffi::Dictionary& attributes);
 xla_ffi::Error PrepareGemm(protocol::Op op, std::int32_t device, CommunicatorContext& communicators,
@@ -66,6 +78,7 @@ struct GemmLaunch {
   const void* x;
   const void* w;
   void* y;
+  const void* bias;  // null for none
   bool first;
   bool last;
   void* trace = nullptr;  // of a traced instance: kernels::TraceBytes, zeroed

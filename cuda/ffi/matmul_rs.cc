@@ -1,7 +1,8 @@
 // Copyright 2026 The jax_flux Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Handlers of matmul_rs: x[b, W, m, k], w[k, n] -> y[b, m, n], summed over the ranks in f32.
+// Handlers of matmul_rs: x[b, W, m, k], w[k, n], maybe bias[n] -> y[b, m, n], summed over the ranks
+// in f32.
 // Several operand pairs arrive as one pair, concatenated along k by the lowering.
 // Route: jax_flux/_lowering.py -> here -> kernels/gemm.h.
 #include "cuda/ffi/gemm_call.h"
@@ -20,10 +21,12 @@ constexpr protocol::Op kOp = protocol::Op::kMatmulRs;
 struct Operands {
   GemmCall call;
   kernels::GemmProblem problem;
+  GemmLaunch launch;
 };
 
 Expected<Operands> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::AnyBuffer& w,
-                          const xla_ffi::AnyBuffer& y, const xla_ffi::Dictionary& attributes) {
+                          const xla_ffi::RemainingArgs& bias, const xla_ffi::AnyBuffer& y,
+                          const xla_ffi::Dictionary& attributes) {
   auto call = DecodeGemmCall(kOp, attributes);
   if (!call.ok()) return call.status();
   const GemmCall& gemm = call.value();
@@ -42,7 +45,15 @@ Expected<Operands> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::AnyBuffer&
       gemm.transpose_w ? std::vector<std::int64_t>{n, in[3]} : std::vector<std::int64_t>{in[3], n},
       "its depth must be x's k"));
   JAX_FLUX_RETURN_IF_ERROR(CheckBuffer(gemm, "y", y, {in[0], in[2], n}, "it must be [b, m, n]"));
-  return Operands{gemm, gemm.Problem(kernels::GemmOp::kMatmulRs, in[0], in[2], n, in[3])};
+  auto biases = DecodeBiases(gemm, bias, 0, {n});
+  if (!biases.ok()) return biases.status();
+  if (gemm.activation != kernels::Activation::kNone) {
+    return Status(Code::kInvalidArgument, "matmul_rs: no activation follows its sum.");
+  }
+  return Operands{
+      gemm,
+      gemm.Problem(kernels::GemmOp::kMatmulRs, in[0], in[2], n, in[3]),
+      {x.untyped_data(), w.untyped_data(), y.untyped_data(), biases.value()[0], true, true}};
 }
 
 xla_ffi::Error InstantiateMatmulRs(xla_ffi::Dictionary attributes) {
@@ -56,32 +67,32 @@ xla_ffi::Error PrepareMatmulRs(std::int32_t device, CommunicatorContext communic
 
 xla_ffi::Error InitializeMatmulRs(std::int32_t device, cudaStream_t stream,
                                   CommunicatorContext communicators, xla_ffi::AnyBuffer x,
-                                  xla_ffi::AnyBuffer w, xla_ffi::Result<xla_ffi::AnyBuffer> y,
+                                  xla_ffi::AnyBuffer w, xla_ffi::RemainingArgs bias,
+                                  xla_ffi::Result<xla_ffi::AnyBuffer> y,
                                   xla_ffi::Dictionary attributes) {
-  auto operands = Decode(x, w, *y, attributes);
+  auto operands = Decode(x, w, bias, *y, attributes);
   if (!operands.ok()) return ToError(operands.status());
   return ToError(InitializeGemm(operands.value().call, device, operands.value().problem,
                                 communicators, stream));
 }
 
-Status Enqueue(const Operands& operands, int device, const GemmLaunch& launch,
-               cudaStream_t stream) {
+Status Enqueue(const Operands& operands, int device, cudaStream_t stream) {
   const runtime::Binding* binding = nullptr;
   if (!operands.call.alone()) {
     auto started = Started(operands.call.site, device);
     if (!started.ok()) return started.status();
     binding = started.value();
   }
-  return EnqueueGemm(operands.call, binding, operands.problem, launch, stream);
+  return EnqueueGemm(operands.call, binding, operands.problem, operands.launch, stream);
 }
 
 xla_ffi::Error ExecuteMatmulRs(std::int32_t device, cudaStream_t stream, xla_ffi::AnyBuffer x,
-                               xla_ffi::AnyBuffer w, xla_ffi::Result<xla_ffi::AnyBuffer> y,
+                               xla_ffi::AnyBuffer w, xla_ffi::RemainingArgs bias,
+                               xla_ffi::Result<xla_ffi::AnyBuffer> y,
                                xla_ffi::Dictionary attributes) {
-  auto operands = Decode(x, w, *y, attributes);
+  auto operands = Decode(x, w, bias, *y, attributes);
   if (!operands.ok()) return ToError(operands.status());
-  const GemmLaunch launch = {x.untyped_data(), w.untyped_data(), y->untyped_data(), true, true};
-  return ToError(Enqueue(operands.value(), device, launch, stream));
+  return ToError(Enqueue(operands.value(), device, stream));
 }
 
 XLA_FFI_DEFINE_HANDLER(kInstantiate, InstantiateMatmulRs, xla_ffi::Ffi::BindInstantiate().Attrs());
@@ -97,6 +108,7 @@ XLA_FFI_DEFINE_HANDLER(kInitialize, InitializeMatmulRs,
                            .Ctx<xla_ffi::Extension<Collectives>>()
                            .Arg<xla_ffi::AnyBuffer>()
                            .Arg<xla_ffi::AnyBuffer>()
+                           .RemainingArgs()
                            .Ret<xla_ffi::AnyBuffer>()
                            .Attrs());
 XLA_FFI_DEFINE_HANDLER(kExecute, ExecuteMatmulRs,
@@ -105,6 +117,7 @@ XLA_FFI_DEFINE_HANDLER(kExecute, ExecuteMatmulRs,
                            .Ctx<xla_ffi::PlatformStream<cudaStream_t>>()
                            .Arg<xla_ffi::AnyBuffer>()
                            .Arg<xla_ffi::AnyBuffer>()
+                           .RemainingArgs()
                            .Ret<xla_ffi::AnyBuffer>()
                            .Attrs(),
                        {xla_ffi::Traits::kCmdBufferCompatible});

@@ -25,8 +25,9 @@ std::atomic<std::int64_t> captured_launches{0};
 
 // What AttributeOr may be asked for.
 constexpr const char* kOptionalAttributes[] = {
-    "chunk_depth",  "chunk_rows", "ctas",           "depth_outer", "push_ctas",   "push_peers",
-    "raster_group", "sm_margin",  "sweep_segments", "transport",   "transpose_w", "tuning_digest"};
+    "biases",    "chunk_depth", "chunk_rows",   "ctas",      "depth_outer",
+    "push_ctas", "push_peers",  "raster_group", "sm_margin", "sweep_segments",
+    "transport", "transpose_w", "tuning_digest"};
 
 Status Invalid(protocol::Op op, const std::string& what) {
   return Status(Code::kInvalidArgument,
@@ -84,6 +85,13 @@ std::int64_t AttributeOr(const xla_ffi::Dictionary& attributes, const char* name
   return value.has_value() ? *value : otherwise;
 }
 
+std::string_view AttributeOr(const xla_ffi::Dictionary& attributes, const char* name,
+                             std::string_view otherwise) {
+  if (!attributes.contains(name)) return otherwise;
+  auto value = attributes.get<std::string_view>(name);
+  return value.has_value() ? *value : otherwise;
+}
+
 Expected<CallSite> DecodeCallSite(protocol::Op op, const xla_ffi::Dictionary& attributes) {
   CallSite site = {};
   site.op = op;
@@ -103,6 +111,10 @@ Expected<CallSite> DecodeCallSite(protocol::Op op, const xla_ffi::Dictionary& at
     if (attributes.contains(name) && !attributes.get<std::int64_t>(name).has_value()) {
       return Invalid(op, Format("attribute %s is no int64", name));
     }
+  }
+  if (attributes.contains("activation") &&
+      !attributes.get<std::string_view>("activation").has_value()) {
+    return Invalid(op, "attribute activation is no string");
   }
   if (site.site == 0) return Invalid(op, "site = 0 means \"no call\"");
   if (site.world < 1 || site.world > protocol::kMaxWorld) {

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cuda/kernels/registry.h"
@@ -75,6 +76,10 @@ runtime::Expected<CallSite> DecodeCallSite(protocol::Op op, const xla_ffi::Dicti
 // An optional int64 attribute; DecodeCallSite has refused other types.
 std::int64_t AttributeOr(const xla_ffi::Dictionary& attributes, const char* name,
                          std::int64_t otherwise);
+
+// The same of a string.
+std::string_view AttributeOr(const xla_ffi::Dictionary& attributes, const char* name,
+                             std::string_view otherwise);
 
 xla_ffi::Error ToError(const runtime::Status& status);
 

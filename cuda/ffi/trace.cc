@@ -112,7 +112,7 @@ xla_ffi::Error Execute(std::int32_t device, cudaStream_t stream, xla_ffi::AnyBuf
   if (!started.ok()) return ToError(started.status());
   const Status cleared = ClearTrace(call, *trace, stream);
   if (!cleared.ok()) return ToError(cleared);
-  GemmLaunch launch = {x.untyped_data(), w.untyped_data(), y->untyped_data(), true, true};
+  GemmLaunch launch = {x.untyped_data(), w.untyped_data(), y->untyped_data(), nullptr, true, true};
   launch.trace = trace->untyped_data();
   return ToError(EnqueueGemm(call, started.value(), operands.value().problem, launch, stream));
 }

@@ -145,8 +145,9 @@ void EncodeGathered(const GemmInstance& instance, const GemmProblem& p, const vo
 }
 
 std::string FillParams(const GemmInstance& instance, const GemmProblem& p, const GemmPlan& plan,
-                       const void* x, const void* w, void* y, const protocol::Call* call,
+                       const GemmOperands& operands, const protocol::Call* call,
                        GemmParams* params) {
+  const auto& [x, w, y, epilogue] = operands;
   Encodings encode(instance.dtype);
   const std::int32_t x_segments = p.op == GemmOp::kMatmulRs ? p.world : 1;
   const std::int32_t y_segments = p.op == GemmOp::kAgMatmul ? p.world : 1;
@@ -167,6 +168,7 @@ std::string FillParams(const GemmInstance& instance, const GemmProblem& p, const
           &params->area[rank]);
     }
   }
+  params->epilogue = epilogue;
   params->grid = Grid(instance, p, plan);
   params->chunks = Chunks(p, plan);
   params->k_blocks = protocol::CeilDiv(p.depth, static_cast<std::int32_t>(kTileK));
@@ -286,16 +288,19 @@ protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProb
 }
 
 std::string LaunchGemm(const GemmInstance& instance, const GemmProblem& problem,
-                       const GemmPlan& plan, const void* x, const void* w, void* y,
+                       const GemmPlan& plan, const GemmOperands& operands,
                        const protocol::Call* call, cudaStream_t stream,
                        const Instruments& instruments) {
   std::string error = CanRun(instance, problem, plan);
   if (!error.empty()) return error;
+  if (problem.op == GemmOp::kMatmulRs && operands.epilogue.activation != Activation::kNone) {
+    return "matmul_rs has no activation";
+  }
   if (plan.transport == Transport::kCopy && call->first_launch) {
     return "the first launch of a call whose shards are copied is its gate";
   }
   GemmParams params = {};
-  error = FillParams(instance, problem, plan, x, w, y, call, &params);
+  error = FillParams(instance, problem, plan, operands, call, &params);
   if (!error.empty()) return error;
   params.push_ctas = plan.push_ctas;
   params.instruments = instruments;

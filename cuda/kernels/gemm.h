@@ -8,6 +8,7 @@
 //   ag_matmul  x[b, m, k] of every rank, gathered, . w -> y[b, W, m, n]
 //   matmul_rs  x[b, W, m, k] . w, summed over ranks in f32 -> own y[b, m, n]
 //
+// Bias and activation (epilogue.h) come before the one rounding of y.
 // w is [k, n], or [n, k] when transposed. All bf16 or all f16, row-major, contiguous; sums in f32.
 #ifndef JAX_FLUX_CUDA_KERNELS_GEMM_H_
 #define JAX_FLUX_CUDA_KERNELS_GEMM_H_
@@ -19,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda/kernels/epilogue.h"
 #include "cuda/kernels/registry.h"
 #include "cuda/protocol/epoch.h"
 #include "cuda/protocol/layout.h"
@@ -72,6 +74,14 @@ struct GemmPlan {
   Transport transport = Transport::kTma;
 };
 
+// Device pointers, 16-byte aligned; the bias 4.
+struct GemmOperands {
+  const void* x;
+  const void* w;
+  void* y;
+  Epilogue epilogue;
+};
+
 // Device memory of instances that are built to be looked at; null for the product's.
 struct Instruments {
   void* link = nullptr;   // of an emulated link: benchmarks/native/paced_link.cuh
@@ -104,11 +114,11 @@ protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProb
                                     const GemmPlan& plan);
 
 // Enqueues one launch. `call` is null for plain; else its generation satisfies GemmNeeds, and its
-// op, rank and world are the problem's; with Transport::kCopy the gate is its first launch. x, w
-// and y are device pointers, 16-byte aligned. Allocates and synchronises nothing: may run under
-// capture. `instruments` is for instances built to measure. Empty on success, else what failed.
+// op, rank and world are the problem's; with Transport::kCopy the gate is its first launch.
+// Allocates and synchronises nothing: may run under capture. `instruments` is for instances built
+// to measure. Empty on success, else what failed.
 std::string LaunchGemm(const GemmInstance& instance, const GemmProblem& problem,
-                       const GemmPlan& plan, const void* x, const void* w, void* y,
+                       const GemmPlan& plan, const GemmOperands& operands,
                        const protocol::Call* call, cudaStream_t stream,
                        const Instruments& instruments = {});
 

@@ -21,6 +21,7 @@
 #include <cute/arch/mma_sm90.hpp>
 #include <cute/tensor.hpp>
 
+#include "cuda/kernels/epilogue.cuh"
 #include "cuda/kernels/gate.cuh"
 #include "cuda/kernels/push_tma.cuh"
 #include "cuda/kernels/sink.cuh"
@@ -224,14 +225,7 @@ __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMem
     AwaitTurn(smem, sequence, stream);
     trace.Add(Span::kTurn, turn_begin, ticket);
     MultiplyTile<Tile>(smem, mma, a, b, acc, stage, params.k_blocks, stream, ticket, trace);
-    const TraceTime sum_begin = trace.Now();
-    if constexpr (Sink::kReduces) {
-      const protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
-      if (at.segment == params.call.rank) {
-        writer.Add(acc, params.call.world - 1);
-        trace.Add(Span::kAdd, sum_begin, ticket);
-      }
-    }
+    FinishTile<Tile, Schedule, Sink>(params, acc, writer, ticket, trace);
     const TraceTime write_begin = trace.Now();
     writer.Write(acc);
     trace.Add(Span::kWrite, write_begin, ticket);

@@ -33,6 +33,7 @@ struct GemmParams {
   bool flat_chunks;             // ag: chunks run through the batches, row = batch * m + row
   std::int32_t k_blocks;        // of 64
   std::int32_t push_ctas;       // ag: CTAs that push at a time
+  Epilogue epilogue;            // of y; a partial on its way to a peer has none
   protocol::Call call;          // unused by the plain kernel
   Instruments instruments;      // null in the product
 };

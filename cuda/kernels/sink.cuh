@@ -14,6 +14,7 @@
 #include <cute/tensor.hpp>
 
 #include "cuda/kernels/build.cuh"
+#include "cuda/kernels/element.cuh"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/sync.cuh"
 #include "cuda/kernels/tile.cuh"
@@ -50,39 +51,6 @@ __device__ __forceinline__ std::uint32_t FragmentOffset() {
   const int row = (threadIdx.x / 32 % 4) * 16 + lane % 16;
   return row * 128 + ((lane / 16 ^ (row & 7)) << 4);
 }
-
-// Two neighbours of a row <-> f32. Rounds to nearest even; past f16's largest number it is inf, as
-// for XLA.
-template <class Element>
-struct Pair;
-template <>
-struct Pair<cutlass::bfloat16_t> {
-  __device__ __forceinline__ static std::uint32_t Pack(float low, float high) {
-    std::uint32_t packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-  }
-  __device__ __forceinline__ static float Low(std::uint32_t pair) {
-    return __uint_as_float(pair << 16);
-  }
-  __device__ __forceinline__ static float High(std::uint32_t pair) {
-    return __uint_as_float(pair & 0xffff0000u);
-  }
-};
-template <>
-struct Pair<cutlass::half_t> {
-  __device__ __forceinline__ static std::uint32_t Pack(float low, float high) {
-    std::uint32_t packed;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-  }
-  __device__ __forceinline__ static float Low(std::uint32_t pair) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<std::uint16_t>(pair)));
-    return value;
-  }
-  __device__ __forceinline__ static float High(std::uint32_t pair) { return Low(pair >> 16); }
-};
 
 // Consumer side of one stream. All 128 threads of the warpgroup call every member together.
 template <class Tile>

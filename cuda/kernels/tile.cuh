@@ -14,8 +14,6 @@
 #include <cute/tensor.hpp>
 
 #include "cuda/kernels/mbarrier.cuh"
-#include "cutlass/bfloat16.h"
-#include "cutlass/half.h"
 
 namespace jax_flux::kernels {
 

@@ -17,7 +17,36 @@ from jax.sharding import PartitionSpec as P
 import jax_flux
 
 BF16 = jnp.dtype(jnp.bfloat16)
-ACTIVATIONS = {None: lambda y: y, "relu": lambda y: np.maximum(y, 0)}
+
+
+def logistic(y: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-y))
+
+
+def gelu_argument(y: np.ndarray) -> np.ndarray:
+    """gelu(y) = y logistic(this), the tanh form."""
+    return 2 * np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)
+
+
+ACTIVATIONS = {
+    None: lambda y: y,
+    "relu": lambda y: np.maximum(y, 0),
+    "gelu": lambda y: y * logistic(gelu_argument(y)),
+    "silu": lambda y: y * logistic(y),
+}
+
+
+def slope(activation: str | None, y: np.ndarray) -> np.ndarray:
+    """The derivative of an activation."""
+    if activation is None:
+        return np.ones_like(y)
+    if activation == "relu":
+        return (y > 0).astype(y.dtype)
+    inner = 1.0
+    if activation == "gelu":
+        inner = 2 * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * y**2)
+    s = logistic(gelu_argument(y) if activation == "gelu" else y)
+    return s + y * s * (1 - s) * inner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,12 +158,17 @@ def operands(case: Case, at: Place, seed: int) -> list[np.ndarray]:
 @functools.cache
 def exact(case: Case, at: Place, seed: int) -> list[np.ndarray]:
     """Results in float64."""
+    return [ACTIVATIONS[case.activation](y) for y in preactivations(case, at, seed)]
+
+
+@functools.cache
+def preactivations(case: Case, at: Place, seed: int) -> list[np.ndarray]:
     x, *rest = (a.astype(np.float64) for a in operands(case, at, seed))
     ws, biases = rest[: len(case.n)], rest[len(case.n) :]
     ys = [x @ (w.T if case.transpose_w else w) for w in ws]
     if case.bias:
         ys = [y + b for y, b in zip(ys, biases, strict=True)]
-    return [ACTIVATIONS[case.activation](y) for y in ys]
+    return ys
 
 
 def put(at: Place, value: np.ndarray, spec: P) -> jax.Array:

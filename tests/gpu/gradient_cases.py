@@ -14,11 +14,23 @@ from jax.sharding import PartitionSpec as P
 
 import jax_flux
 from tests.gpu.gemm_cases import call, split, squares
-from tests.gpu.gemm_operands import BF16, Case, Place, exact, operands, place, put, put_all, shapes
+from tests.gpu.gemm_operands import (
+    BF16,
+    Case,
+    Place,
+    exact,
+    operands,
+    place,
+    preactivations,
+    put,
+    put_all,
+    shapes,
+    slope,
+)
 
 
 def gradients(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """dx and dw.. of every case, cotangents of ones' size; squared errors as `sweep` gives them."""
+    """dx, dw.., dbias.. of every case, cotangents of ones' size; squared errors as `sweep`'s."""
     at = place(None, None, None)
     every = [Case.parse(case) for case in cases]
     cotangents = [
@@ -58,16 +70,21 @@ def gradients(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def exact_gradients(every: list[Case], at: Place, cotangents: list[np.ndarray]) -> list[np.ndarray]:
-    """dx = sum of dy w^T, dw = x^T dy over all rows, in float64."""
+    """dz = act'(z) dy; dx = sum of dz w^T, dw = x^T dz and dbias = dz over all rows, in float64."""
     left, out = [c.astype(np.float64) for c in cotangents], []
     for case in every:
-        x, *ws = (a.astype(np.float64) for a in operands(case, at, 0))
+        x, *rest = (a.astype(np.float64) for a in operands(case, at, 0))
+        ws = rest[: len(case.n)]
         dys, left = left[: len(ws)], left[len(ws) :]
+        zs = preactivations(case, at, 0)
+        dys = [dy * slope(case.activation, z) for dy, z in zip(dys, zs, strict=True)]
         flat = x.reshape(-1, x.shape[-1])
         ws = [w.T if case.transpose_w else w for w in ws]
         out.append(sum(dy @ w.T for dy, w in zip(dys, ws, strict=True)))
         dws = [flat.T @ dy.reshape(-1, dy.shape[-1]) for dy in dys]
         out += [dw.T if case.transpose_w else dw for dw in dws]
+        if case.bias:
+            out += [dy.reshape(-1, dy.shape[-1]).sum(0) for dy in dys]
     return out
 
 

@@ -44,7 +44,12 @@ CASES = {
     "ag-three-weights": ag(130, [136, 8, 392], 640),
     "ag-three-weights-nt": ag(65, [264, 200, 16], 200, lead=[2], transpose_w=True),
     "ag-bias-relu": ag(96, 104, 88, bias=True, activation="relu"),
+    "ag-bias-gelu": ag(130, [136, 8, 392], 640, lead=[2], bias=True, activation="gelu"),
+    "ag-silu-nt": ag(130, 200, 264, transpose_w=True, activation="silu"),
+    "ag-f16-bias-gelu": ag(130, 264, 136, bias=True, activation="gelu", dtype="float16"),
     "rs-bias": rs(96, 104, 88, bias=True),
+    "rs-bias-nt": rs(300, 136, 328, lead=[2], transpose_w=True, bias=True),
+    "rs-f16-bias": rs(130, 136, 200, bias=True, dtype="float16"),
     "ag-f16": ag(130, [136, 264], 200, lead=[2], dtype="float16"),
     "ag-f16-nt": ag(1, 264, 136, transpose_w=True, dtype="float16"),
     "rs-f16": rs(130, 136, 200, lead=[2], dtype="float16"),
@@ -69,6 +74,10 @@ FORCED = {
     "rs-tall-nt-k256": rs(520, 1544, 256, transpose_w=True, **PINGPONG, **TALL),
     "rs-flat-k256": rs(520, 1544, 256, **PINGPONG, **FLAT),
     "rs-wide": rs(520, 1544, 328, **WIDE),
+    "ag-wide-bias-silu": ag(520, 1544, 328, bias=True, activation="silu", **WIDE),
+    "ag-flat-bias-gelu": ag(520, 1544, 256, bias=True, activation="gelu", **PINGPONG, **FLAT),
+    "rs-wide-bias": rs(520, 1544, 328, bias=True, **WIDE),
+    "rs-flat-bias": rs(520, 1544, 256, bias=True, **PINGPONG, **FLAT),
     "ag-f16-tall": ag(520, 1544, 256, dtype="float16", **PINGPONG, **TALL),
     "ag-f16-flat-nt": ag(520, 1544, 192, transpose_w=True, dtype="float16", **PINGPONG, **FLAT),
     "rs-f16-tall": rs(520, 1544, 256, dtype="float16", **PINGPONG, **TALL),
@@ -152,7 +161,8 @@ def test_gemms_one_process_several_gpus(pool, count):
 
 
 def test_gemms_of_one_rank_run_the_plain_kernel(pool):
-    cases = {name: CASES[name] for name in ("ag-129", "rs-129", "ag-three-weights", "rs-nt")}
+    names = ("ag-129", "rs-129", "ag-three-weights", "rs-nt", "ag-bias-gelu", "rs-bias")
+    cases = {name: CASES[name] for name in names}
     answers = pool(1).run("sweep", cases=list(cases.values()), timeout_s=180)
     check_sweep(answers, cases)
 
