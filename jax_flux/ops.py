@@ -87,7 +87,8 @@ def ag_matmul(
       gather_axis: the sharded axis of x, any but the last.
       transpose_w: w is given as [n, k].
       bias: [n], added once to every row; for a tuple of weights a tuple of biases (or Nones).
-      activation: None, "relu", "gelu" (tanh form) or "silu", applied after the bias.
+      activation: None, "relu", "gelu" (tanh form) or "silu", applied after the bias. A fused
+        kernel does both in f32 before the one rounding; XLA step by step in the result's dtype.
       out_dtype: dtype of the results; None takes the operands' promoted dtype.
       return_gathered: also return the gathered x.
       implementation: None (fused where supported, else XLA), "fused" (or raise), "xla".
@@ -106,7 +107,8 @@ def ag_matmul(
       ForwardModeError: differentiated in forward mode (``implementation="xla"`` allows it).
 
     Notes:
-      Reverse mode: dx is one matmul_rs, dw XLA's dot on a gathered x; the forward keeps only x.
+      Reverse mode: dx is one matmul_rs, dw XLA's dot on a gathered x; the forward keeps only x and
+      what enters the activation, which XLA then applies.
       Empty shards give zeros (plus bias) without a collective.
 
     Example:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_flux import _calls, _checks, errors, ops, reference
+from jax_flux import _calls, _checks, _epilogue, errors, ops, reference
 from jax_flux._layers import cache
 from jax_flux._layers.place import Kind, Place
 
@@ -23,9 +23,13 @@ Affine = tuple[jax.Array, jax.Array | None]  # kernel, bias
 
 
 def column(
-    place: Place, x: jax.Array, affines: tuple[Affine, ...], transpose_w: bool = False
+    place: Place,
+    x: jax.Array,
+    affines: tuple[Affine, ...],
+    transpose_w: bool = False,
+    act: str | None = None,
 ) -> tuple[jax.Array, ...]:
-    """x [..., s/W, d] and kernels [d, n/W] -> [..., s, n/W] each, by one gather; none without."""
+    """x [..., s/W, d] and kernels [d, n/W] -> act of [..., s, n/W] each, by one gather or none."""
     if place.gathers:
         result: tuple[jax.Array, ...] = ops.ag_matmul(
             x,
@@ -33,18 +37,20 @@ def column(
             axis_name=place.parallel.axis,
             bias=tuple(bias for _, bias in affines),
             transpose_w=transpose_w,
+            activation=act,
             implementation=place.parallel.implementation,
         )
         return result
     for kernel, _ in affines:
         _checks.check_operands(place.parallel.layer, x, (kernel,), transpose_w, min_ndim=1)
     precision = jax.config.jax_default_matmul_precision
-    return tuple(
+    ys = (
         _calls.add_bias(
             reference.dot(x, kernel, transpose_w=transpose_w, precision=precision), bias
         )
         for kernel, bias in affines
     )
+    return tuple(_epilogue.finish(y, None, act) for y in ys)
 
 
 def row(place: Place, x: jax.Array, affine: Affine) -> jax.Array:
@@ -76,11 +82,16 @@ def mlp(
     x: jax.Array,
     ups: tuple[Affine, ...],
     down: Affine,
-    act: Callable[[jax.Array], jax.Array],
+    act: Any,
 ) -> jax.Array:
-    """act(x @ up) @ down, or (act(x @ gate) * (x @ up)) @ down for ups = (gate, up)."""
+    """act(x @ up) @ down, or (act(x @ gate) * (x @ up)) @ down for ups = (gate, up).
+
+    A kernel applies a named activation to all that it multiplies, so not to a gate alone.
+    """
+    if len(ups) == 1 and isinstance(act, str):
+        return row(place, column(place, x, ups, act=act)[0], down)
     hidden = column(place, x, ups)
-    h = act(hidden[0])
+    h = activation(place.parallel.layer, act)(hidden[0])
     return row(place, h * hidden[1] if len(hidden) > 1 else h, down)
 
 

@@ -61,7 +61,8 @@ class ParallelMLP(BlockModule):
     def __call__(self, inputs: jax.Array, *, sequence_parallel: bool | None = None) -> jax.Array:
         """The MLP of x; ``sequence_parallel`` overrides the layer's for this call."""
         place = self.place(sequence_parallel)
-        act = bodies.activation(place.parallel.layer, self.activation)
+        act = self.activation
+        bodies.activation(place.parallel.layer, act)
         place.divide("hidden_features", self.hidden_features)
         width = inputs.shape[-1]
         up = weights.column_weights(width, self.hidden_features, self.axis)

@@ -107,7 +107,7 @@ class ParallelMLP(nnx.Module):
         """The MLP of x; ``sequence_parallel`` overrides the layer's for this call."""
         place = self.parallel.place(sequence_parallel)
         self._divide(place)
-        act = bodies.activation(self.parallel.layer, self.activation)
+        act = self.activation
         first = (self.gate_proj, self.up_proj) if self.gated else (self.up_proj,)
         x, ups, down, specs = promote_all(place, inputs, first, self.down_proj)
         result: jax.Array = on_mesh(
