@@ -65,6 +65,8 @@ GEMM_TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 192, 1.0), (128, 128, 0.8)
 # The kernels. Per wave, what its MMAs do not hide: least of ping-pong tiles, whose stores run under
 # the next tile's MMAs. Per launch, beside the waves; entry, first chunk and last flag over a link;
 # per peer.
+# gelu and silu in the kernel, per wave: only ping-pong hides their special-function instructions.
+LOGISTIC_NS, LOGISTIC_NS_UNKNOWN = {(128, 192): 0.4e3}, 3e3
 WAVE_NS, WAVE_NS_UNKNOWN = {(128, 192): 2.2e3, (128, 256): 4.2e3}, 4.2e3
 FUSED_NS, LINK_NS = 5.5e3, 3e3
 PEER_NS = {"ag_matmul": 0.9e3, "matmul_rs": 2.2e3}
@@ -153,6 +155,8 @@ def tiles_ns(
         if transport == "copy":
             share += COPY_SHARE - COPY_SAVES - COPY_SAVES_PEER * peers
     left = WAVE_NS.get(row.tile, WAVE_NS_UNKNOWN)
+    if p.activation in ("gelu", "silu"):
+        left += LOGISTIC_NS.get(row.tile, LOGISTIC_NS_UNKNOWN)
     total = waves * (share * _wave_ns(p, row, on) + left)
     return total + (FUSED_NS * len(p.n) + PEER_NS.get(p.op, 0.0) * peers if peers else 0.0)
 

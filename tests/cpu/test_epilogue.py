@@ -17,7 +17,7 @@ import jax_flux
 from jax_flux import _epilogue, _ffi, _plan
 from tests import oracle
 from tests.cpu import programs
-from tests.cpu.test_plan import AG, KERNELS, attributes, cuda_text, kernels
+from tests.cpu.test_plan import AG, KERNELS, attributes, cuda_text, decide, kernels
 
 __all__ = ["kernels"]  # a fixture
 
@@ -210,6 +210,15 @@ def test_plan_hash_covers_bias_and_activation():
     problems = [AG, *(dataclasses.replace(AG, biases=b) for b in ((True,), (True, False)))]
     problems += [dataclasses.replace(AG, activation=a) for a in _epilogue.ACTIVATIONS]
     assert len({_plan.plan_hash(problem, plan, 0) for problem in problems}) == len(problems)
+
+
+def test_planner_takes_a_tile_that_hides_the_activation():
+    """128 x 256 is the faster tile for n = 4096, until gelu must hide under another tile's MMAs."""
+    problem = dataclasses.replace(AG, m=4096, n=(4096,), k=(8192,), world=2)
+    tile = lambda activation: decide(dataclasses.replace(problem, activation=activation)).plan
+    assert "128x256" in tile(None).instance
+    assert "128x256" in tile("relu").instance
+    assert "128x192" in tile("gelu").instance
 
 
 @pytest.mark.parametrize(
