@@ -114,13 +114,13 @@ def use(tuning: Tuning | None) -> None:
 def load(user: pathlib.Path | None) -> Tuning:
     """Shipped tables, then the user's file; records measured on shared GPUs only where allowed."""
     paths = sorted(_SHIPPED.glob("plans_*.json"))
-    if user is not None and user.exists():
+    if user is not None and _reachable(user):
         paths.append(user)
     elif user is not None and VARIABLE in os.environ:
         raise errors.TuningError(
             errors.message(
                 "jax_flux",
-                f"{VARIABLE} = {str(user)!r}, and there is no such file",
+                f"{VARIABLE} = {str(user)!r}, and no such file can be reached",
                 "It names the tuning file that decides which calls run fused",
                 f"Write it with `python -m jax_flux tune --out {user}`, or unset {VARIABLE}",
             )
@@ -139,6 +139,14 @@ def load(user: pathlib.Path | None) -> Tuning:
     if not paths:
         return NONE
     return Tuning(found, digest.hexdigest(), ", ".join(map(str, paths)))
+
+
+def _reachable(path: pathlib.Path) -> bool:
+    """Whether the file is there; no where its folder is closed to us, as another user's home is."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def text_of(path: pathlib.Path) -> str:
