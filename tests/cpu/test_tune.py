@@ -416,3 +416,11 @@ def test_backward_rows_are_the_mirror_op_with_w_transposed():
 def test_numbers_of_a_plan_have_one_list():
     fields = set(_plan.Plan.__dataclass_fields__)
     assert {*_config.NUMBERS, "depth_outer", "sm_margin", "instance"} <= fields
+
+
+def test_axis_size_makes_groups_of_all_devices():
+    assert group._around(8, None) == {"tp": 8}
+    assert group._around(8, 8) == {"tp": 8}
+    assert group._around(8, 2) == {"dp": 4, "tp": 2}
+    with pytest.raises(group.GroupError, match="--axis-size 3 does not divide 8 devices"):
+        group._around(8, 3)
