@@ -2,22 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a small byte-level language model with tensor, sequence and data parallelism.
 
-    python examples/train_lm.py                     # the GPUs that are there, or 8 host devices
-    python examples/train_lm.py --tp 2 --steps 50   # another mesh, fewer steps
+    python examples/train_lm.py                           # the GPUs there are, or 8 host devices
+    python examples/train_lm.py --dp 2 --tp 4 --steps 50  # another mesh, fewer steps
+    python examples/train_lm.py --checkpoint-every 100 --resume      # goes on where it was killed
+    python examples/train_lm.py --coordinator host0:1234 --processes 2 --process 0   # and 1
+    srun python examples/train_lm.py --distributed        # Slurm says the rest
 
-On a machine with one GPU two ranks share it where NCCL allows (lm/ranks.py).
+docs/multi_process.md has more on several processes. On a machine with one GPU two ranks share it
+where NCCL allows (lm/ranks.py).
 
 The text is the source code of Python's standard library. Every linear layer of a block is one
 jax_flux op inside one fully manual jax.shard_map: ag_matmul gathers the sequence and multiplies
 (q, k, v together; gate and up together), matmul_rs multiplies and scatters the sequence again.
-The model is in lm/model.py, the training step in lm/training.py.
+Parameters, gradients and moments are float32, the matmuls have --dtype. What is where: model in
+lm/model.py, loss and step in lm/training.py, schedule and clipping in lm/optimizer.py, checkpoints
+in lm/checkpoints.py, text generation in lm/decode.py.
 
-A seed fixes initial values and batches, and on host devices every bit of the run; on GPUs XLA may
-tune its own matmuls differently from one process to the next.
+A seed fixes initial values, batches and samples, and on host devices every bit of the run, killed
+and resumed or not; on GPUs XLA may tune its own matmuls differently from one process to the next.
 
-At the end the run says which implementation each op took, measures the loss on held-out files,
-compares loss and every gradient with the same model on one device (exit status 1 if they differ),
-and writes loss.png and metrics.json under --out.
+At the end the run says which implementation each op took, measures loss and perplexity on held-out
+files, lets the model write, compares loss and every gradient with the same model on one device
+(exit status 1 if they differ), and writes loss.png, metrics.jsonl and checkpoints/ under --out.
 """
 
 import math
@@ -28,15 +34,18 @@ from collections.abc import Sequence
 
 import jax
 from jax.sharding import AxisType, Mesh
-from lm import data, model, parity, ranks, report, training
-from lm.flags import Flags, make_folder, parse, resolve
+from lm import checkpoints, data, decode, metrics, model, parity, processes, ranks, report, training
+from lm.flags import Flags, parse, resolve
+from lm.optimizer import make_optimizer, make_schedule
+from lm.rules import make_folder
 from rich.console import Console
 
 import jax_flux
 
 HOST_DEVICES = 8
-EVALUATIONS = 5
 EVALUATION_BATCHES = 4
+PROMPTS = (b"def ", b"import ", b"class ")
+TEMPERATURE = 0.7
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return ranks.launch(sys.argv[1:] if argv is None else argv, typed, choice.library)
         if choice.note is not None:
             print(f"train_lm: {choice.note}", file=sys.stderr)
-        ranks.join()
+        processes.join(typed)
         devices = jax.devices()
         flags = resolve(typed, devices[0].platform, len(devices))
         corpus = data.load_corpus(flags.seq)
@@ -64,7 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    except (ValueError, data.NoTextError, jax_flux.errors.FluxError) as error:
+    except (
+        ValueError,
+        data.NoTextError,
+        checkpoints.CheckpointError,
+        jax_flux.errors.FluxError,
+    ) as error:
         print(f"train_lm: {error}", file=sys.stderr)
         return 2
 
@@ -72,82 +86,177 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(flags: Flags, devices: Sequence[jax.Device], corpus: data.Corpus) -> int:
     """Does what the flags ask for on a dp x tp mesh of these devices; returns the exit status."""
     make_folder(flags.out)  # fails now, not after the training
-    console = report.make_console()
+    console = report.make_console(talks=processes.is_first())
     mesh = jax.make_mesh(
         (flags.dp, flags.tp),
         ("dp", "tp"),
         axis_types=(AxisType.Auto, AxisType.Auto),
         devices=devices,
     )
-    config = model.Config(flags.layers, flags.d_model, flags.heads, flags.dtype)
-    console.print(describe(flags, config, mesh, corpus), highlight=False)
+    config = model.Config(
+        flags.layers, flags.d_model, flags.heads, flags.dtype, flags.kv_heads, flags.remat
+    )
+    described = checkpoints.describe_run(flags, corpus)
+    store, start = checkpoints.open_store(flags, described)
+    report.print_plan(console, "train_lm", describe(flags, config, mesh, corpus, start))
 
     jax_flux.stats_reset()
-    params, train_losses, held_out = train(console, flags, config, mesh, corpus)
+    log = metrics.Log(flags.out / metrics.NAME, resumed_from=start)
+    params = train(console, flags, config, mesh, corpus, store, start, log)
+    held_out = log.series("held_out_loss")
+    if held_out:
+        last = max(held_out)
+        console.print(report.held_out_line(last, held_out[last]))
+    if flags.sample:
+        write_samples(console, flags, config, mesh, params, log)
     report.print_stats(console, jax_flux.stats())
-    console.print(f"held-out loss {held_out[flags.steps]:.4f} nats/byte after {flags.steps} steps")
 
-    batch = data.sample_batch(corpus.held_out, flags.dp, flags.seq, seed=flags.seed, step=0)
-    with_bf16 = devices[0].platform == "gpu"
-    rows = parity.check(mesh, config, params, batch, flags.implementation, with_bf16=with_bf16)
+    rows = check_parity(flags, config, mesh, corpus, params)
+    log.write(flags.steps, parity=[row._asdict() | {"passed": row.passed} for row in rows])
     passed = report.print_parity(console, rows)
-
-    title = f"{config.dtype}, mesh dp={flags.dp} x tp={flags.tp}, {devices[0].device_kind}"
-    report.write_results(console, flags.out, title, train_losses, held_out, rows)
+    if processes.is_first():
+        title = f"{config.dtype}, mesh dp={flags.dp} x tp={flags.tp}, {devices[0].device_kind}"
+        report.plot_losses(flags.out / "loss.png", title, log.series("loss"), held_out)
+    console.print(
+        f"wrote {flags.out}/: loss.png, {metrics.NAME}, {checkpoints.FOLDER}/", soft_wrap=True
+    )
     return 0 if passed else 1
 
 
-def describe(flags: Flags, config: model.Config, mesh: Mesh, corpus: data.Corpus) -> str:
+def describe(
+    flags: Flags, config: model.Config, mesh: Mesh, corpus: data.Corpus, start: int
+) -> dict[str, str]:
     """Says in a few lines what is about to run."""
     count = sum(math.prod(p.shape) for p in jax.tree.leaves(model.param_table(config)))
     kind = mesh.devices.flat[0].device_kind
-    lines = [
-        f"text: {corpus.origin}",
-        f"      {len(corpus.train):,} bytes to train on, {len(corpus.held_out):,} held out",
-        f"model: {count / 1e6:.1f} M parameters, {config.layers} layers, d_model"
-        f" {config.d_model}, {config.heads} heads, {config.dtype}",
-        f"mesh: dp={flags.dp} x tp={flags.tp} on {mesh.size} x {kind}; a step is"
-        f" {flags.batch} x {flags.seq} bytes",
-    ]
+    heads = f"{config.heads} heads"
+    if config.kv_heads != config.heads:
+        heads += f" over {config.kv_heads} of keys"
+    parts = f" in {flags.accumulate} microbatches" if flags.accumulate > 1 else ""
+    rows = {
+        "text": f"{corpus.origin}\n{len(corpus.train):,} bytes to train on,"
+        f" {len(corpus.held_out):,} held out",
+        "model": f"{count / 1e6:.1f} M parameters in float32, {config.layers} layers, d_model"
+        f" {config.d_model}, {heads}; matmuls in {config.dtype}",
+        "mesh": f"dp={flags.dp} x tp={flags.tp} on {mesh.size} x {kind}"
+        + (f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""),
+        "training": f"{flags.steps} steps of {flags.batch} x {flags.seq} bytes{parts},"
+        f" learning rate {flags.lr:g} ({flags.schedule})",
+    }
+    if start:
+        rows["resumed"] = f"from the checkpoint of step {start}"
     if flags.tp == 1:
-        lines.append(
+        rows["note"] = (
             "tp=1: no peer to exchange with, no communication to hide: every op is a plain matmul"
         )
     if ranks.joined():
-        lines.append("the ranks share one GPU and take turns on it: times say nothing")
-    return "\n".join(lines)
+        rows["note"] = "the ranks share one GPU and take turns on it: times say nothing"
+    return rows
 
 
 def train(
-    console: Console, flags: Flags, config: model.Config, mesh: Mesh, corpus: data.Corpus
-) -> tuple[model.Params, list[float], dict[int, float]]:
-    """Returns (parameters, loss of every step, held-out loss by step)."""
-    optimizer = training.make_optimizer(config, learning_rate=flags.lr, steps=flags.steps)
-    state = training.init_state(mesh, config, optimizer, seed=flags.seed)
-    train_step = training.make_train_step(mesh, config, optimizer, flags.implementation)
+    console: Console,
+    flags: Flags,
+    config: model.Config,
+    mesh: Mesh,
+    corpus: data.Corpus,
+    store: checkpoints.Store,
+    start: int,
+    log: metrics.Log,
+) -> model.Params:
+    """Trains from step ``start`` on, evaluates, saves; returns the parameters."""
+    schedule = make_schedule(
+        flags.schedule, peak=flags.lr, warmup=flags.warmup, decay_steps=flags.decay_steps
+    )
+    optimizer = make_optimizer(config, schedule, clip=flags.clip, weight_decay=flags.weight_decay)
+    if start:
+        state = store.restore(start, mesh, config, optimizer)
+    else:
+        state = training.init_state(mesh, config, optimizer, seed=flags.seed)
+    train_step = training.make_train_step(
+        mesh, config, optimizer, flags.implementation, flags.accumulate
+    )
     eval_step = training.make_eval_step(mesh, config, flags.implementation)
 
     def sample(text: data.Text, step: int) -> tuple[jax.Array, jax.Array]:
         batch = data.sample_batch(text, flags.batch, flags.seq, seed=flags.seed, step=step)
         return training.put_batch(mesh, batch)
 
-    train_losses: list[float] = []
-    held_out: dict[int, float] = {}
-    with report.progress(console, flags.steps) as on_step:
-        for step in range(1, flags.steps + 1):
-            start = time.perf_counter()
-            state, loss = train_step(state, *sample(corpus.train, step))
-            train_losses.append(float(loss))  # waits for the step
-            seconds = time.perf_counter() - start
-            on_step(step, train_losses[-1], flags.batch * flags.seq / seconds, 1e3 * seconds)
-
-            if step % max(1, flags.steps // EVALUATIONS) == 0 or step == flags.steps:
+    with report.progress(console, flags.steps, start) as on_step:
+        for step in range(start + 1, flags.steps + 1):
+            began = time.perf_counter()
+            state, measured = train_step(state, *sample(corpus.train, step))
+            loss = float(measured.loss)  # waits for the step
+            seconds = time.perf_counter() - began
+            speed = flags.batch * flags.seq / seconds
+            on_step(step, loss, speed, 1e3 * seconds)
+            log.write(
+                step,
+                loss=loss,
+                learning_rate=float(schedule(step - 1)),
+                grad_norm=float(measured.grad_norm),
+                tokens_per_s=round(speed, 1),
+                step_ms=round(1e3 * seconds, 3),
+            )
+            if step % flags.eval_every == 0 or step == flags.steps:
                 losses = [
                     float(eval_step(state.params, *sample(corpus.held_out, i)))
                     for i in range(EVALUATION_BATCHES)
                 ]
-                held_out[step] = sum(losses) / len(losses)
-    return state.params, train_losses, held_out
+                held_out = sum(losses) / len(losses)
+                log.write(step, held_out_loss=held_out, perplexity=report.perplexity(held_out))
+            if flags.checkpoint_every and step % flags.checkpoint_every == 0 < flags.steps - step:
+                store.save(step, state, checkpoints.describe_run(flags, corpus))
+    if start < flags.steps:
+        store.save(flags.steps, state, checkpoints.describe_run(flags, corpus))
+    store.close()
+    return state.params
+
+
+def write_samples(
+    console: Console,
+    flags: Flags,
+    config: model.Config,
+    mesh: Mesh,
+    params: model.Params,
+    log: metrics.Log,
+) -> None:
+    """Lets the model go on from a few prompts."""
+    new = decode.complete(
+        mesh,
+        config,
+        params,
+        PROMPTS,
+        flags.sample,
+        implementation=flags.implementation,
+        temperature=TEMPERATURE,
+        seed=flags.seed,
+    )
+    samples = list(zip(PROMPTS, new, strict=True))
+    report.print_samples(console, samples)
+    shown = [{"prompt": a.decode(), "text": b.decode(errors="replace")} for a, b in samples]
+    log.write(flags.steps, samples=shown)
+
+
+def check_parity(
+    flags: Flags,
+    config: model.Config,
+    mesh: Mesh,
+    corpus: data.Corpus,
+    params: model.Params,
+) -> list[parity.Row]:
+    """Compares loss and gradients with one device, on one sequence per dp rank and microbatch."""
+    sequences = flags.dp * flags.accumulate
+    batch = data.sample_batch(corpus.held_out, sequences, flags.seq, seed=flags.seed, step=0)
+    return parity.check(
+        mesh,
+        config,
+        params,
+        batch,
+        flags.implementation,
+        accumulate=flags.accumulate,
+        with_bf16=mesh.devices.flat[0].platform == "gpu",
+    )
 
 
 if __name__ == "__main__":
@@ -156,6 +265,11 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        print("train_lm: interrupted, nothing was written", file=sys.stderr, flush=True)
+        print(
+            "train_lm: interrupted; what it had written, metrics and complete checkpoints, is in"
+            " --out",
+            file=sys.stderr,
+            flush=True,
+        )
         # Not sys.exit: tearing XLA's CPU client down under a running step aborts the process.
         os._exit(130)

@@ -1,18 +1,21 @@
 # Copyright 2026 The jax_flux Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Command line of ``train_lm.py``: defaults per platform, and the rules a combination must keep."""
+"""Command line of ``train_lm.py``: defaults per platform. The rules are in rules.py."""
 
 import argparse
 import dataclasses
 import math
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# A minute or two on two CPU cores; enough work per step to fill GPUs.
+from lm import rules
+from lm.model import REMAT
+from lm.optimizer import SCHEDULES
+
+# Less than a minute on two CPU cores; enough work per step to fill GPUs.
 CPU_DEFAULTS: dict[str, Any] = {
-    "steps": 250,
+    "steps": 200,
     "batch": 16,
     "seq": 128,
     "layers": 4,
@@ -32,6 +35,7 @@ GPU_DEFAULTS: dict[str, Any] = {
     "lr": 5e-4,
 }
 DTYPES = ("float32", "bfloat16")
+EVALUATIONS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +50,24 @@ class Flags:
     layers: int
     d_model: int
     heads: int
+    kv_heads: int
     dtype: str
+    remat: str
     lr: float
+    schedule: str
+    warmup: int
+    decay_steps: int
+    clip: float
+    weight_decay: float
+    accumulate: int
     implementation: str | None
     seed: int
+    eval_every: int
+    sample: int
+    checkpoint_every: int
+    keep: int
+    resume: bool
+    restart: bool
     out: Path
 
 
@@ -60,32 +78,80 @@ def parse(argv: Sequence[str] | None, description: str | None) -> argparse.Names
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _mesh_flags(parser.add_argument_group("mesh and processes"))
+    _model_flags(parser.add_argument_group("model"))
+    _training_flags(parser.add_argument_group("training"))
+    _result_flags(parser.add_argument_group("results"))
+    return parser.parse_args(argv)
 
-    def add(flag: str, kind: type, text: str, **options: Any) -> None:
-        name = flag.removeprefix("--").replace("-", "_")
-        if name in CPU_DEFAULTS:
-            text += f" (default {CPU_DEFAULTS[name]}; on GPUs {GPU_DEFAULTS[name]})"
-        parser.add_argument(flag, type=kind, help=text, **options)
 
-    add("--steps", int, "optimiser steps")
-    add("--dp", int, "data-parallel size (default: what --tp leaves over)")
-    add("--tp", int, "tensor-parallel size (default: as many devices as divide the heads)")
-    add("--batch", int, "sequences per step, over all devices")
-    add("--seq", int, "bytes per sequence")
-    add("--layers", int, "transformer blocks")
-    add("--d-model", int, "width of the residual stream")
-    add("--heads", int, "attention heads")
-    add("--dtype", str, "dtype of the matmuls; parameters are float32", choices=DTYPES)
-    add("--lr", float, "peak learning rate")
-    parser.add_argument(
+def _add(group: Any, flag: str, kind: Any, text: str, **options: Any) -> None:
+    name = flag.removeprefix("--").replace("-", "_")
+    if name in CPU_DEFAULTS:
+        text += f" (default {CPU_DEFAULTS[name]}; on GPUs {GPU_DEFAULTS[name]})"
+    group.add_argument(flag, type=kind, help=text, **options)
+
+
+def _mesh_flags(group: Any) -> None:
+    _add(group, "--dp", int, "data-parallel size (default: what --tp leaves over)")
+    _add(group, "--tp", int, "tensor-parallel size (default: as many as divide the heads)")
+    _add(group, "--host-devices", int, "CPU devices of this process, without GPUs (default 8)")
+    _add(group, "--coordinator", str, "HOST:PORT of process 0, where there are several processes")
+    _add(group, "--processes", int, "how many processes there are, with --coordinator")
+    _add(group, "--process", int, "number of this one, from 0, with --coordinator")
+    group.add_argument(
+        "--distributed",
+        action="store_true",
+        help="several processes, started by Slurm or another launcher that JAX recognises",
+    )
+
+
+def _model_flags(group: Any) -> None:
+    _add(group, "--layers", int, "transformer blocks")
+    _add(group, "--d-model", int, "width of the residual stream")
+    _add(group, "--heads", int, "attention heads")
+    _add(group, "--kv-heads", int, "heads of keys and values (default: as many as --heads)")
+    _add(group, "--dtype", str, "dtype of the matmuls; parameters are float32", choices=DTYPES)
+    group.add_argument(
+        "--remat",
+        choices=tuple(REMAT),
+        default="attention",
+        help="; ".join(f"{name}: {what}" for name, what in REMAT.items()),
+    )
+    group.add_argument(
         "--implementation",
         choices=("auto", "fused", "xla"),
         default="auto",
         help="of the jax_flux ops: auto (default) is fused where that is expected not to lose",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of initial values and batches")
-    parser.add_argument("--out", type=Path, default=Path("out/train_lm"), help="folder of results")
-    return parser.parse_args(argv)
+
+
+def _training_flags(group: Any) -> None:
+    _add(group, "--steps", int, "optimiser steps")
+    _add(group, "--batch", int, "sequences per step, over all devices and microbatches")
+    _add(group, "--seq", int, "bytes per sequence")
+    _add(group, "--accumulate", int, "microbatches whose gradients make a step (1)", default=1)
+    _add(group, "--lr", float, "peak learning rate")
+    _add(group, "--schedule", str, "after warm-up (cosine)", choices=SCHEDULES, default="cosine")
+    _add(group, "--warmup", int, "steps of warm-up (default: a tenth of --steps)")
+    _add(group, "--decay-steps", int, "when the schedule ends (default: --steps)")
+    _add(group, "--clip", float, "largest norm of the gradient (1)", default=1.0)
+    _add(group, "--weight-decay", float, "of the matrices (0.1)", default=0.1)
+    _add(group, "--seed", int, "of initial values, batches and samples (0)", default=0)
+
+
+def _result_flags(group: Any) -> None:
+    _add(group, "--eval-every", int, f"steps (default: {EVALUATIONS} times in the run)")
+    _add(group, "--sample", int, "bytes of text to write at the end (160)", default=160)
+    _add(group, "--checkpoint-every", int, "steps; 0 (default): at the end only", default=0)
+    _add(group, "--keep", int, "checkpoints to keep (2)", default=2)
+    group.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint, if there is one"
+    )
+    group.add_argument(
+        "--restart", action="store_true", help="discard the checkpoints of an unfinished run"
+    )
+    _add(group, "--out", Path, "folder of results", default=Path("out/train_lm"))
 
 
 def resolve(typed: argparse.Namespace, platform: str, devices: int) -> Flags:
@@ -94,7 +160,7 @@ def resolve(typed: argparse.Namespace, platform: str, devices: int) -> Flags:
     Args:
         typed: what ``parse`` returned.
         platform: of the devices: "cpu" or "gpu".
-        devices: how many there are.
+        devices: how many there are, in all processes.
 
     Raises:
         ValueError: a combination cannot work; the text has the rule, its reason and the remedy.
@@ -103,58 +169,15 @@ def resolve(typed: argparse.Namespace, platform: str, devices: int) -> Flags:
     values.update({name: value for name, value in vars(typed).items() if value is not None})
     if values["implementation"] == "auto":
         values["implementation"] = None
-    for name in ("steps", "dp", "tp", "batch", "seq", "layers", "d_model", "heads"):
-        if values.get(name, 1) < 1:
-            raise ValueError(f"{_flag(name)} is {values[name]}. It counts things: give at least 1.")
-    if not 0 <= values["seed"] < 2**63:
-        raise ValueError(f"--seed is {values['seed']}. A seed is 0 or more and less than 2**63.")
-    if not 0 < values["lr"] < math.inf:
-        raise ValueError(f"--lr is {values['lr']}. A learning rate is greater than 0 and finite.")
-
+    rules.check_numbers(values)
     if "tp" not in values:
-        values["tp"] = math.gcd(values["heads"], max(1, devices // values.get("dp", 1)))
+        shared = math.gcd(values["heads"], values.get("kv_heads", values["heads"]))
+        values["tp"] = math.gcd(shared, max(1, devices // values.get("dp", 1)))
     values.setdefault("dp", max(1, devices // values["tp"]))
-    flags = Flags(**values)
-    if flags.dp * flags.tp > devices:
-        raise ValueError(
-            f"--dp {flags.dp} x --tp {flags.tp} needs {flags.dp * flags.tp} devices, and this"
-            f" process has {devices} ({platform}). Choose dp and tp with dp * tp <= {devices}."
-        )
-    _check_multiple("heads", flags.heads, "--tp", flags.tp, "attention heads are split over tp")
-    _check_multiple("seq", flags.seq, "--tp", flags.tp, "the residual stream is split by position")
-    _check_multiple("batch", flags.batch, "--dp", flags.dp, "each dp rank takes an equal share")
-    _check_multiple(
-        "d_model", flags.d_model, "2 * --heads", 2 * flags.heads, "rotary heads have an even size"
-    )
+    values.setdefault("kv_heads", values["heads"])
+    values.setdefault("warmup", max(1, values["steps"] // 10))
+    values.setdefault("decay_steps", max(values["steps"], values["warmup"] + 1))
+    values.setdefault("eval_every", max(1, values["steps"] // EVALUATIONS))
+    flags = Flags(**{field.name: values[field.name] for field in dataclasses.fields(Flags)})
+    rules.check(flags, platform, devices)
     return flags
-
-
-def make_folder(path: Path) -> None:
-    """Makes the folder of results.
-
-    Raises:
-        ValueError: it cannot be made or written to.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"--out is {path}, where nothing can be written ({error.strerror}). The results go"
-            " there: name a folder that is yours."
-        ) from None
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _check_multiple(name: str, value: int, divisor_name: str, divisor: int, why: str) -> None:
-    if value % divisor:
-        near = max(divisor, value // divisor * divisor)
-        raise ValueError(
-            f"{_flag(name)} is {value} and {divisor_name} is {divisor}, but {why}, so the former"
-            f" must be a multiple of the latter. Use {_flag(name)} {near} or change"
-            f" {divisor_name.removeprefix('2 * ')}."
-        )

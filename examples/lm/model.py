@@ -10,7 +10,8 @@ Shapes inside a tensor-parallel block, W = size of the tp axis, s = whole sequen
     -> row            [b, s/W, d]      partial sums added and scattered over the sequence
 
 Nothing here asks for its position in the mesh: rotary positions are applied after the gather, and
-the loss is a mean over tokens. So the same code with plain matmuls is the unsharded reference.
+the loss is a mean over tokens. So the same code with plain matmuls is the unsharded reference, and
+with an ``attend`` that keeps keys and values it is what decoding runs (decode.py).
 """
 
 import dataclasses
@@ -20,12 +21,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 import jax_flux
 
 VOCAB = 256
 Params = dict[str, Any]
+# Queries, keys and values -> (what the heads saw, anything that the caller of `block` collects).
+Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
+
+# What is computed again in the backward pass instead of being stored.
+REMAT = {
+    "none": "store everything",
+    "attention": "compute the s x s probabilities again (default)",
+    "linears": "store the results of the linear layers only; no communication runs again",
+    "block": "store the residual stream only; matmuls and communication run again",
+}
+_LINEAR = "linear"  # name of those results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +49,13 @@ class Config:
     d_model: int
     heads: int
     dtype: str = "float32"
+    kv_heads: int | None = None
+    remat: str = "attention"
+
+    @property
+    def kv_width(self) -> int:
+        """Width of all keys, and of all values."""
+        return (self.kv_heads or self.heads) * self.head_dim
 
     @property
     def head_dim(self) -> int:
@@ -103,8 +123,8 @@ def param_table(config: Config) -> Params:
     blocks = {
         "attention_norm": Param((n, d), replicated, None),
         "wq": Param((n, d, d), columns, d**-0.5),
-        "wk": Param((n, d, d), columns, d**-0.5),
-        "wv": Param((n, d, d), columns, d**-0.5),
+        "wk": Param((n, d, config.kv_width), columns, d**-0.5),
+        "wv": Param((n, d, config.kv_width), columns, d**-0.5),
         "wo": Param((n, d, d), rows, d**-0.5 * residual),
         "mlp_norm": Param((n, d), replicated, None),
         "w_gate": Param((n, d, f), columns, d**-0.5),
@@ -135,50 +155,87 @@ def token_losses(
     params: Params, inputs: jax.Array, targets: jax.Array, config: Config, linears: Linears
 ) -> jax.Array:
     """Returns -ln p(target), [b, s_local] f32, for int32 inputs and targets of that shape."""
-    dtype = jnp.dtype(config.dtype)
-
-    def block(x: jax.Array, p: Params) -> tuple[jax.Array, None]:
-        w = {name: p[name].astype(dtype) for name in p if name.startswith("w")}
-        h = rms_norm(x, p["attention_norm"])
-        q, k, v = linears.column(h, (w["wq"], w["wk"], w["wv"]))
-        x = x + linears.row(attention(q, k, v, config), w["wo"])
-        h = rms_norm(x, p["mlp_norm"])
-        gate, up = linears.column(h, (w["w_gate"], w["w_up"]))
-        x = x + linears.row(jax.nn.silu(gate) * up, w["w_down"])
-        return x, None
-
-    # A lookup whose gradient is a matmul: indexing would scatter-add it, on GPUs in random order.
-    x = jax.nn.one_hot(inputs, VOCAB, dtype=dtype) @ params["embedding"].astype(dtype)
-    x, _ = jax.lax.scan(block, x, params["blocks"])
-    x = rms_norm(x, params["final_norm"])
-    logits = jnp.matmul(x, params["head"].astype(dtype), preferred_element_type=jnp.float32)
+    logits = token_logits(params, inputs, config, linears)
     return optax.softmax_cross_entropy_with_integer_labels(logits, targets)
 
 
-def attention(q: jax.Array, k: jax.Array, v: jax.Array, config: Config) -> jax.Array:
-    """Causal self-attention with rotary positions over the heads this device holds.
+def token_logits(params: Params, inputs: jax.Array, config: Config, linears: Linears) -> jax.Array:
+    """Returns the logits of the byte that follows each input, [b, s_local, VOCAB] f32."""
 
-    Args:
-        q, k, v: [b, s, heads_local * head_dim], the whole sequence.
-    Returns:
-        [b, s, heads_local * head_dim].
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, None]:
+        causal = lambda *qkv: jax.nn.dot_product_attention(*qkv, is_causal=True)
+        if config.remat == "attention":
+            causal = jax.checkpoint(causal)
+        return causal(rotary(q), rotary(k), v), None
+
+    def body(x: jax.Array, p: Params) -> tuple[jax.Array, None]:
+        return block(x, p, config, linears, attend)
+
+    # Inside a scan nothing can be merged across the checkpoint anyway.
+    if config.remat == "linears":
+        policy = jax.checkpoint_policies.save_only_these_names(_LINEAR)
+        body = jax.checkpoint(body, policy=policy, prevent_cse=False)
+    elif config.remat == "block":
+        body = jax.checkpoint(body, prevent_cse=False)
+    x, _ = jax.lax.scan(body, embed(params, inputs, config), params["blocks"])
+    return head(params, x, config)
+
+
+def embed(params: Params, inputs: jax.Array, config: Config) -> jax.Array:
+    """Vectors of the bytes, [b, s, d].
+
+    A lookup whose gradient is a matmul: indexing would scatter-add it, on GPUs in random order.
     """
+    dtype = jnp.dtype(config.dtype)
+    return jax.nn.one_hot(inputs, VOCAB, dtype=dtype) @ params["embedding"].astype(dtype)
+
+
+def head(params: Params, x: jax.Array, config: Config) -> jax.Array:
+    """Logits [..., VOCAB] in f32 of the residual stream [..., d]."""
+    x = rms_norm(x, params["final_norm"])
+    weight = params["head"].astype(jnp.dtype(config.dtype))
+    return jnp.matmul(x, weight, preferred_element_type=jnp.float32)
+
+
+def block(
+    x: jax.Array, p: Params, config: Config, linears: Linears, attend: Attend
+) -> tuple[jax.Array, Any]:
+    """One block with the parameters ``p`` of its layer; also what ``attend`` gave beside y.
+
+    ``attend`` gets q [b, s, heads_local, h] and k, v [b, s, kv_heads_local, h], the whole sequence
+    without positions.
+    """
+    dtype = jnp.dtype(config.dtype)
+    w = {name: p[name].astype(dtype) for name in p if name.startswith("w")}
+
+    def column(x: jax.Array, *weights: jax.Array) -> list[jax.Array]:
+        return [checkpoint_name(y, _LINEAR) for y in linears.column(x, weights)]
+
+    def row(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return checkpoint_name(linears.row(x, weight), _LINEAR)
+
+    h = rms_norm(x, p["attention_norm"])
+    q, k, v = column(h, w["wq"], w["wk"], w["wv"])
     split_heads = (*q.shape[:2], -1, config.head_dim)
-    q, k, v = (a.reshape(split_heads) for a in (q, k, v))
-    # The s x s probabilities are recomputed in the backward pass instead of stored per layer.
-    attend = jax.checkpoint(lambda *qkv: jax.nn.dot_product_attention(*qkv, is_causal=True))
-    return attend(rotary(q), rotary(k), v).reshape(*q.shape[:2], -1)
+    y, extra = attend(*(a.reshape(split_heads) for a in (q, k, v)))
+    x = x + row(y.reshape(q.shape), w["wo"])
+    h = rms_norm(x, p["mlp_norm"])
+    gate, up = column(h, w["w_gate"], w["w_up"])
+    return x + row(jax.nn.silu(gate) * up, w["w_down"]), extra
 
 
-def rotary(x: jax.Array) -> jax.Array:
+def rotary(x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
     """Rotates the pairs (x[i], x[i + h/2]) by position * 10000^(-2i/h) (arXiv 2104.09864).
 
     Args:
-        x: [b, s, heads, h], position 0 first, h even.
+        x: [b, s, heads, h], h even.
+        positions: int [b, s] or [s]; None: position 0 first.
     """
     half = x.shape[-1] // 2
+    if positions is None:
+        positions = jnp.arange(x.shape[1])
     frequency = 10000.0 ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angle = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None, None] * frequency
+    angle = positions.astype(jnp.float32)[..., None, None] * frequency
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1).astype(x.dtype)

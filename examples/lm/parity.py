@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from lm import model, training
@@ -47,12 +47,13 @@ def check(
     batch: tuple[np.ndarray, np.ndarray],
     implementation: str | None,
     *,
+    accumulate: int = 1,
     with_bf16: bool,
 ) -> list[Row]:
     """Compares losses and every gradient at ``params`` on one batch; returns one row per array.
 
     The f32 rows take the implementation that training took if it trained in f32, else "xla": the
-    fused kernels take 16-bit operands.
+    fused kernels take 16-bit operands. The sharded run accumulates as training did.
     """
     f32 = dataclasses.replace(config, dtype="float32")
     bf16 = dataclasses.replace(config, dtype="bfloat16")
@@ -60,7 +61,7 @@ def check(
     oracle = _unsharded(mesh.local_devices[0], f32, host_params, batch)
 
     def errors(variant: model.Config, implementation: str | None) -> dict[str, float]:
-        ours = _sharded(mesh, variant, host_params, batch, implementation)
+        ours = _sharded(mesh, variant, host_params, batch, implementation, accumulate)
         return {name: relative_error(ours[name], oracle[name]) for name in oracle}
 
     ours = errors(f32, implementation if config == f32 else "xla")
@@ -86,13 +87,12 @@ def _sharded(
     host_params: model.Params,
     batch: tuple[np.ndarray, np.ndarray],
     implementation: str | None,
+    accumulate: int,
 ) -> dict[str, np.ndarray]:
     """Losses and gradients as the training step computes them, by name."""
 
     def loss_and_grads(params: model.Params, inputs: jax.Array, targets: jax.Array) -> Any:
-        return jax.value_and_grad(training.mesh_losses, has_aux=True)(
-            params, inputs, targets, config, implementation
-        )
+        return training.loss_and_grads(params, inputs, targets, config, implementation, accumulate)
 
     specs = training.param_specs(config)
     step = jax.shard_map(
@@ -101,7 +101,7 @@ def _sharded(
         in_specs=(specs, training.TOKENS, training.TOKENS),
         out_specs=((P(), training.TOKENS), specs),
     )
-    params = jax.device_put(host_params, jax.tree.map(lambda s: NamedSharding(mesh, s), specs))
+    params = jax.tree.map(lambda p, spec: training.put(mesh, spec, p), host_params, specs)
     with jax.default_matmul_precision("highest"):
         return _by_name(jax.jit(step)(params, *training.put_batch(mesh, batch)))
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import jax
 
-from lm.flags import make_folder
+from lm.rules import make_folder
 
 WORLD = 2
 VARIABLE = "TRAIN_LM_RANK"  # "rank coordinator-address" in a child
@@ -56,10 +56,12 @@ def join() -> None:
 
 
 def choose(typed: argparse.Namespace) -> Choice:
-    """Whether to start ranks: on one GPU, unless the flags ask for another mesh."""
+    """Whether to start ranks: on one GPU, unless the flags ask for another mesh or processes."""
     if (
         joined()
         or visible_gpus() != 1
+        or typed.coordinator is not None
+        or typed.distributed
         or typed.tp not in (None, WORLD)
         or typed.dp not in (None, 1)
     ):
@@ -118,7 +120,7 @@ def _installed_nccl() -> str:
 
 
 def launch(argv: Sequence[str], typed: argparse.Namespace, library: str) -> int:
-    """Runs this script once per rank; rank 0 talks, the others write ``rank<N>.log``.
+    """Runs this script once per rank; rank 0 talks, the others' errors are in ``rank<N>.log``.
 
     Returns:
         Exit status: 0 where every rank ended well, else that of the first that did not.
@@ -136,7 +138,6 @@ def launch(argv: Sequence[str], typed: argparse.Namespace, library: str) -> int:
                 flags.append("--implementation=fused")
             log = None
             if rank > 0:
-                flags.append(f"--out={typed.out / f'rank{rank}'}")
                 log = stack.enter_context((typed.out / f"rank{rank}.log").open("wb"))
             ranks.append(
                 subprocess.Popen(

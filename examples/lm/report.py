@@ -3,16 +3,19 @@
 """What the user sees: progress while training, then tables and the picture of the loss."""
 
 import contextlib
-import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import matplotlib
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.rule import Rule
 from rich.table import Table
+from rich.text import Text
 
 from lm import parity
 
@@ -29,17 +32,30 @@ class OnStep(Protocol):
     def __call__(self, step: int, loss: float, tokens_per_s: float, step_ms: float) -> None: ...
 
 
-def make_console() -> Console:
+def make_console(*, talks: bool = True) -> Console:
     """Returns a console as wide as the terminal; in a log file lines are not folded at 80."""
-    return Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+    return Console(width=None if sys.stdout.isatty() else LOG_WIDTH, quiet=not talks)
+
+
+def print_plan(console: Console, title: str, rows: Mapping[str, str]) -> None:
+    """Prints what is about to run, a line or two per heading."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold cyan", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, text in rows.items():
+        grid.add_row(name, text)
+    console.print(Panel(grid, title=f"[bold]{title}[/]", border_style="cyan"), highlight=False)
 
 
 @contextlib.contextmanager
-def progress(console: Console, steps: int) -> Iterator[OnStep]:
+def progress(console: Console, steps: int, start: int = 0) -> Iterator[OnStep]:
     """Yields the function that shows a step: a bar on a terminal, else about twenty log lines."""
+    if console.quiet:
+        yield lambda *_: None
+        return
     # A dumb terminal cannot redraw: the bar would show nothing until the end.
     if not console.is_terminal or console.is_dumb_terminal:
-        yield _log_lines(steps)
+        yield _log_lines(steps, start)
         return
     columns = (
         TextColumn("training"),
@@ -49,10 +65,12 @@ def progress(console: Console, steps: int) -> Iterator[OnStep]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("training", total=steps, figures="compiling the first step")
+        task = bar.add_task(
+            "training", total=steps, completed=start, figures="compiling the first step"
+        )
 
         def on_step(step: int, loss: float, tokens_per_s: float, step_ms: float) -> None:
-            if step == 1:
+            if step == start + 1:
                 bar.console.print(f"first loss {loss:.4f} nats/byte")
             figures = f"loss {loss:.4f}  {tokens_per_s:,.0f} tokens/s  {step_ms:,.0f} ms/step"
             bar.update(task, completed=step, figures=figures)
@@ -60,11 +78,11 @@ def progress(console: Console, steps: int) -> Iterator[OnStep]:
         yield on_step
 
 
-def _log_lines(steps: int) -> OnStep:
+def _log_lines(steps: int, start: int) -> OnStep:
     every = max(1, steps // LOG_LINES)
 
     def on_step(step: int, loss: float, tokens_per_s: float, step_ms: float) -> None:
-        if step == 1 or step % every == 0 or step == steps:
+        if step == start + 1 or step % every == 0 or step == steps:
             print(
                 f"step {step:>{len(str(steps))}}/{steps}  loss {loss:.4f} nats/byte"
                 f"  {tokens_per_s:,.0f} tokens/s  {step_ms:,.0f} ms/step",
@@ -117,32 +135,43 @@ def _ratio(row: parity.Row) -> float:
     return ratio if ratio == ratio else float("inf")
 
 
-def write_results(
-    console: Console,
-    folder: Path,
-    title: str,
-    train_losses: Sequence[float],
-    held_out: Mapping[int, float],
-    rows: Sequence[parity.Row],
-) -> None:
-    """Writes ``loss.png`` and ``metrics.json`` into the folder, which is made if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    plot_losses(folder / "loss.png", title, train_losses, held_out)
-    metrics = {
-        "train_loss": train_losses,
-        "held_out_loss": held_out,
-        "parity": [row._asdict() | {"passed": row.passed} for row in rows],
-    }
-    (folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
-    console.print(f"wrote {folder / 'loss.png'} and {folder / 'metrics.json'}", soft_wrap=True)
+def print_samples(console: Console, samples: Sequence[tuple[bytes, bytes]]) -> None:
+    """Prints prompts and what the model made of them."""
+    parts: list[RenderableType] = []
+    for prompt, new in samples:
+        text = Text(_printable(prompt), style="bold")
+        text.append(_printable(new).rstrip(), style="cyan")
+        parts += [Rule(style="dim"), text] if parts else [text]
+    console.print(Panel(Group(*parts), title="Written by the model", border_style="cyan"))
+
+
+def _printable(text: bytes) -> str:
+    """Valid text without what would move a terminal's cursor."""
+    odd = "\N{REPLACEMENT CHARACTER}"
+    return "".join(
+        c if c.isprintable() or c == "\n" else odd for c in text.decode(errors="replace")
+    )
+
+
+def perplexity(loss: float) -> float:
+    """e^loss, infinite where that overflows."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def held_out_line(step: int, loss: float) -> str:
+    """The loss on held-out text in the three units that people use."""
+    return (
+        f"held-out loss {loss:.4f} nats/byte after {step} steps: perplexity"
+        f" {perplexity(loss):.2f} per byte, {loss / math.log(2):.3f} bits/byte"
+    )
 
 
 def plot_losses(
-    path: Path, title: str, train_losses: Sequence[float], held_out: Mapping[int, float]
+    path: Path, title: str, train_losses: Mapping[int, float], held_out: Mapping[int, float]
 ) -> None:
     """Writes the loss curve: every training step, and the held-out loss where it was measured."""
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    axes.plot(range(1, len(train_losses) + 1), train_losses, linewidth=1, label="training batch")
+    axes.plot(list(train_losses), list(train_losses.values()), linewidth=1, label="training batch")
     axes.plot(list(held_out), list(held_out.values()), "o-", label="held-out files")
     axes.set(xlabel="step", ylabel="loss (nats per byte)", title=title)
     axes.set_ylim(bottom=0)

@@ -1,15 +1,22 @@
 # Copyright 2026 The jax_flux Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Meshes of the eight host devices, one settled profile of hypothesis, and fresh counts."""
+"""Meshes of the eight host devices, one settled profile of hypothesis, fresh counts, the example.
+
+`lm` and `tiny_run` are examples/train_lm.py: its modules, and one whole run of it.
+"""
 
 from __future__ import annotations
+
+import contextlib
+import io
+from types import SimpleNamespace
 
 import hypothesis
 import jax
 import pytest
 
 import jax_flux
-from tests.cpu import programs
+from tests.cpu import programs, train_lm
 
 # On a machine with GPUs too: these tests are about the host mesh. Tests on GPUs run in processes of
 # their own (tests/gpu/ranks.py), which this does not reach.
@@ -48,3 +55,18 @@ def fresh_stats():
     jax_flux.stats_reset()
     yield
     jax_flux.stats_reset()
+
+
+@pytest.fixture(scope="session")
+def lm():
+    return train_lm.load()
+
+
+@pytest.fixture(scope="session")
+def tiny_run(lm, tmp_path_factory):
+    """One whole run on the default mesh of 8 host devices."""
+    out = tmp_path_factory.mktemp("train_lm")
+    with contextlib.redirect_stdout(io.StringIO()) as log:
+        status = lm.main([*train_lm.TINY, "--out", str(out)])
+    records = lm.metrics.read(out / "metrics.jsonl")
+    return SimpleNamespace(status=status, log=log.getvalue(), out=out, records=records)

@@ -2,58 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """examples/train_lm.py: it learns, its parity check holds and catches errors, its flags explain."""
 
-import contextlib
-import importlib
 import io
-import json
-import os
 import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
 import jax_flux
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-MODULES = ("data", "flags", "model", "parity", "ranks", "report", "training")
-SIZES = {"steps": 24, "batch": 8, "seq": 64, "layers": 2, "d_model": 64, "heads": 4, "lr": 1e-2}
-TINY = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
-
-
-@pytest.fixture(scope="module")
-def lm():
-    """The example's modules; its folder is on the path only as long as they are imported."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        modules = {name: importlib.import_module(f"lm.{name}") for name in MODULES}
-        return SimpleNamespace(main=importlib.import_module("train_lm").main, **modules)
-    finally:
-        sys.path.remove(str(EXAMPLES))
-
-
-@pytest.fixture(scope="module")
-def tiny_run(lm, tmp_path_factory):
-    """One whole run on the default mesh of 8 host devices."""
-    out = tmp_path_factory.mktemp("train_lm")
-    with contextlib.redirect_stdout(io.StringIO()) as log:
-        status = lm.main([*TINY, "--out", str(out)])
-    metrics = json.loads((out / "metrics.json").read_text())
-    return SimpleNamespace(status=status, log=log.getvalue(), out=out, metrics=metrics)
-
-
-def _mesh(dp, tp):
-    devices = jax.devices()[: dp * tp]
-    return jax.make_mesh((dp, tp), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=devices)
+from tests.cpu.train_lm import SCRIPT, TINY, environment, series
+from tests.cpu.train_lm import mesh as _mesh
 
 
 def _resolve(lm, text, platform="cpu", devices=8):
@@ -64,43 +26,50 @@ def _resolve(lm, text, platform="cpu", devices=8):
 
 
 def test_tiny_run_succeeds_with_falling_losses(tiny_run):
-    losses = tiny_run.metrics["train_loss"]
+    losses = list(series(tiny_run.records, "loss").values())
     assert tiny_run.status == 0
     assert losses[0] == pytest.approx(np.log(256), abs=0.1)
     assert np.mean(losses[-4:]) < losses[0] - 1.5
-    assert tiny_run.metrics["held_out_loss"]["24"] < losses[0] - 1.5
+    held_out = series(tiny_run.records, "held_out_loss")
+    assert list(held_out) == [4, 8, 12, 16, 20, 24]
+    assert held_out[24] < losses[0] - 1.5
+    assert series(tiny_run.records, "perplexity")[24] == pytest.approx(np.exp(held_out[24]))
+
+
+def test_tiny_run_writes_a_line_per_step(tiny_run):
+    lines = [record for record in tiny_run.records if "loss" in record]
+    assert [record["step"] for record in lines] == list(range(1, 25))
+    rates = [record["learning_rate"] for record in lines]
+    assert rates[0] == pytest.approx(1e-3) and max(rates) == pytest.approx(1e-2) == rates[2]
+    assert all(record["grad_norm"] > 0 and record["tokens_per_s"] > 0 for record in lines)
+
+
+def test_tiny_run_lets_the_model_write(tiny_run):
+    (samples,) = series(tiny_run.records, "samples").values()
+    assert [sample["prompt"] for sample in samples] == ["def ", "import ", "class "]
+    assert all(len(sample["text"].encode("latin1", "replace")) > 8 for sample in samples)
+    assert "Written by the model" in tiny_run.log and "perplexity" in tiny_run.log
 
 
 def test_tiny_run_compares_the_loss_and_every_gradient(tiny_run, lm):
     table = lm.model.param_table(lm.model.Config(layers=2, d_model=64, heads=4))
-    rows = {row["name"]: row for row in tiny_run.metrics["parity"]}
+    rows = {row["name"]: row for row in series(tiny_run.records, "parity")[24]}
     assert len(rows) == 2 + len(jax.tree.leaves(table))
     assert {"loss", "token losses", "d blocks/wq", "d blocks/w_down", "d head"} <= rows.keys()
     assert all(row["passed"] and row["limit"] == 1e-5 for row in rows.values())
 
 
 def test_tiny_run_reports_first_and_last_step_and_every_op(tiny_run):
-    assert "mesh: dp=2 x tp=4 on 8 x cpu" in tiny_run.log
+    assert "dp=2 x tp=4 on 8 x cpu" in tiny_run.log
     assert re.search(r"step  1/24  loss 5\.\d+ nats/byte  [\d,]+ tokens/s  [\d,]+ ms", tiny_run.log)
     assert "step 24/24" in tiny_run.log
-    for op in ("ag_matmul", "matmul_rs"):
+    for op in ("ag_matmul", "matmul_rs", "matmul_ar"):
         assert re.search(rf"│ {op} +│ +0 │ +[1-9]", tiny_run.log), tiny_run.log
     assert "parity holds for all" in tiny_run.log
 
 
 def test_tiny_run_writes_a_png(tiny_run):
     assert (tiny_run.out / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-
-
-def test_script_in_a_fresh_process_repeats_the_losses_bit_for_bit(tiny_run, tmp_path):
-    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
-    script = [sys.executable, str(EXAMPLES / "train_lm.py"), *TINY, "--out", str(tmp_path)]
-    done = subprocess.run(script, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert metrics["train_loss"] == tiny_run.metrics["train_loss"]
-    assert metrics["held_out_loss"] == tiny_run.metrics["held_out_loss"]
 
 
 # Parity
@@ -128,10 +97,10 @@ def test_gradient_wrong_by_a_ten_thousandth_fails_the_run(lm, tmp_path, monkeypa
         return 1.0001 * y - jax.lax.stop_gradient(0.0001 * y)
 
     monkeypatch.setattr(jax_flux, "matmul_rs", wrong_gradient)
-    status = lm.main([*TINY, "--steps", "1", "--layers", "1", "--out", str(tmp_path)])
-    rows = {
-        row["name"]: row for row in json.loads((tmp_path / "metrics.json").read_text())["parity"]
-    }
+    flags = ["--steps", "1", "--layers", "1", "--sample", "0", "--out", str(tmp_path)]
+    status = lm.main([*TINY, *flags])
+    parity = series(lm.metrics.read(tmp_path / "metrics.jsonl"), "parity")[1]
+    rows = {row["name"]: row for row in parity}
     assert status == 1
     assert "parity FAILED" in capsys.readouterr().out
     assert rows["loss"]["passed"] and rows["d head"]["passed"]
@@ -153,55 +122,6 @@ def _parity_rows(lm, dp, tp, heads, *, with_bf16=False):
 
 
 # Parts
-
-
-def test_clip_by_global_norm_of_shards_equals_optax_on_global_arrays(lm):
-    specs = {"columns": P(None, "tp"), "both": P("dp", "tp"), "replicated": P()}
-    grads = {"columns": (3, 8), "both": (4, 8), "replicated": (5,)}
-    keys = dict(zip(grads, jax.random.split(jax.random.key(0), len(grads)), strict=True))
-    grads = {name: jax.random.normal(keys[name], shape) for name, shape in grads.items()}
-    expected, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())
-    ours = _clip_on_mesh(lm, _mesh(2, 4), grads, specs)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, expected)
-
-
-def test_clip_by_global_norm_leaves_small_gradients_alone(lm):
-    grads = {"w": jnp.array([0.3, 0.4])}
-    clipped = _clip_on_mesh(lm, _mesh(1, 2), grads, {"w": P("tp")})
-    np.testing.assert_array_equal(clipped["w"], grads["w"])
-
-
-def _clip_on_mesh(lm, mesh, grads, specs):
-    clip = lm.training.clip_by_global_norm(1.0, specs)
-
-    def update(shards):
-        return clip.update(shards, clip.init(shards))[0]
-
-    return jax.jit(jax.shard_map(update, mesh=mesh, in_specs=(specs,), out_specs=specs))(grads)
-
-
-def test_forward_of_a_block_gathers_twice_and_scatters_twice(lm):
-    config = lm.model.Config(layers=3, d_model=16, heads=4)
-    params = jax.eval_shape(lambda: lm.model.init_params(jax.random.key(0), config))
-    tokens = jax.ShapeDtypeStruct((4, 8), jnp.int32)
-    evaluate = lm.training.make_eval_step(_mesh(2, 4), config, None)
-    program = evaluate.lower(params, tokens, tokens).as_text()
-    # q, k, v share a gather, gate and up another; the all-reduce is the mean of the loss.
-    for collective, count in {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1}.items():
-        assert program.count(f'"stablehlo.{collective}"') == count
-
-
-def test_state_specs_shard_the_moments_like_their_parameters(lm):
-    config = lm.model.Config(layers=1, d_model=16, heads=2)
-    optimizer = lm.training.make_optimizer(config, learning_rate=1e-3, steps=10)
-    specs = lm.training.state_specs(config, optimizer)
-    (adam,) = (s for s in jax.tree.leaves(specs.opt_state, is_leaf=_has_moments) if _has_moments(s))
-    assert adam.mu == adam.nu == specs.params
-    assert adam.count == P()
-
-
-def _has_moments(node):
-    return hasattr(node, "mu")
 
 
 def test_corpus_splits_by_file_and_repeats(lm):
@@ -252,6 +172,7 @@ def test_progress_on_a_dumb_terminal_is_lines(lm, monkeypatch, capsys):
         ("", "gpu", 1, (1, 1)),
         ("", "gpu", 2, (1, 2)),
         ("--heads 6 --d-model 96", "gpu", 4, (2, 2)),
+        ("--kv-heads 2", "cpu", 8, (4, 2)),
         ("--tp 2", "cpu", 8, (4, 2)),
         ("--dp 8", "cpu", 8, (8, 1)),
         ("--dp 1 --tp 2", "cpu", 8, (1, 2)),
@@ -270,6 +191,14 @@ def test_mesh_uses_as_much_tp_as_the_heads_allow(lm, text, platform, devices, me
         ("--seq 126 --tp 4", r"--seq is 126 and --tp is 4.*Use --seq 124"),
         ("--batch 15", r"--batch is 15 and --dp is 2.*Use --batch 14"),
         ("--d-model 100", r"--d-model is 100 and 2 \* --heads is 8.*Use --d-model 96"),
+        ("--kv-heads 3 --tp 1", r"--heads is 4 and --kv-heads is 3.*Use --heads 3 or change"),
+        ("--kv-heads 2 --tp 4", r"--kv-heads is 2 and --tp is 4.*Use --kv-heads 4"),
+        ("--accumulate 3", r"--batch is 16 and --dp \* --accumulate is 6.*Use --batch 12"),
+        ("--clip 0", r"--clip is 0.0\. A norm is greater than 0"),
+        ("--weight-decay -1", r"--weight-decay is -1.0\. It is 0 or more"),
+        ("--checkpoint-every -1", r"--checkpoint-every is -1\. Give 0 or more"),
+        ("--warmup 9 --decay-steps 9", r"--decay-steps is 9 and --warmup is 9.*larger --decay"),
+        ("--resume --restart", r"give one of them"),
         ("--heads 5 --tp 1", r"2 \* --heads is 10.*Use --d-model 120 or change --heads\.$"),
         ("--layers 0", r"--layers is 0.*at least 1"),
         ("--dp 0", r"--dp is 0.*at least 1"),
@@ -305,12 +234,11 @@ def test_out_that_is_no_folder_is_reported_before_the_training(lm, tmp_path, cap
 
 
 def test_ctrl_c_ends_the_script_without_a_traceback(tmp_path):
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
-    script = [sys.executable, str(EXAMPLES / "train_lm.py"), *TINY, "--out", str(tmp_path)]
+    script = [sys.executable, str(SCRIPT), *TINY, "--out", str(tmp_path), "--steps=1000000"]
     with subprocess.Popen(
-        [*script, "--steps=1000000"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        script, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        assert process.stdout.readline().startswith(b"text: ")
+        assert b"train_lm" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130
