@@ -138,7 +138,7 @@ env-run:
 env-wheel:
 	$(call need,$(FLAVOUR),pip hatchling)
 env-demo:
-	$(call need,$(FLAVOUR),jax jaxlib optax rich matplotlib)
+	$(call need,$(FLAVOUR),jax jaxlib optax orbax-checkpoint rich matplotlib)
 env-test:
 	$(call need,$(FLAVOUR) build dev,jax jaxlib pytest)
 env-report:

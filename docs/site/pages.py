@@ -17,7 +17,7 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 
 NAVIGATION = {
-    "Use it": ["docs/usage", "docs/pjit", "docs/flax", "docs/tuning"],
+    "Use it": ["docs/usage", "docs/pjit", "docs/flax", "docs/multi_process", "docs/tuning"],
     "Move to it": ["docs/from_xla_flags", "docs/from_transformer_engine", "docs/from_pallas"],
     "Reference": ["docs/api/index"],
     "How it works": [

@@ -1,0 +1,177 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""examples/train_lm.py in two processes, by hand and by the Slurm script of docs/multi_process.md.
+
+The second launch goes on from the checkpoint that the two processes of the first one wrote, and
+a single process loads what they wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from tests.cpu.train_lm import SCRIPT, TINY, environment, load, mesh, series
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROCESSES = 2
+DEADLINE_S = 240
+FLAGS = [*TINY, "--steps=8", "--layers=1", "--host-devices=4", "--dp=2", "--tp=4"]
+SLURM_PORTS = 65535 - 2**12 + 1  # jax.distributed adds the job's number, modulo 2^12
+
+
+def _free_port(first: int = 0) -> int:
+    """A free port, from ``first`` on where that is given."""
+    for port in range(first, 65536) if first else [0]:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
+    raise AssertionError(f"no free port from {first} on")
+
+
+def _by_hand(folder: pathlib.Path, *extra: str) -> list[str]:
+    """What each process says; fails where one ends otherwise than with 0."""
+    address = f"127.0.0.1:{_free_port()}"
+    running = []
+    for rank in range(PROCESSES):
+        own = [f"--coordinator={address}", f"--processes={PROCESSES}", f"--process={rank}"]
+        out = ["--out", str(folder / "train_lm")]
+        with (folder / f"log{rank}").open("wb") as log:
+            command = [sys.executable, str(SCRIPT), *FLAGS, *own, *extra, *out]
+            running.append(
+                subprocess.Popen(command, env=environment(), stdout=log, stderr=subprocess.STDOUT)
+            )
+    try:
+        codes = [process.wait(timeout=DEADLINE_S) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert codes == [0] * PROCESSES, _logs(folder)
+    return _logs(folder)
+
+
+def _logs(folder: pathlib.Path) -> list[str]:
+    """What each process said, gloo's greetings apart."""
+    logs = [(folder / f"log{rank}").read_text() for rank in range(PROCESSES)]
+    return [re.sub(r"^\[Gloo\] .*\n", "", log, flags=re.MULTILINE).strip() for log in logs]
+
+
+SRUN = """
+import json, os, subprocess, sys
+command = [word for word in sys.argv[1:] if not word.startswith("--kill-on-bad-exit")]
+given = json.loads(os.environ["TEST_SRUN"])
+running = []
+for rank in range(given["processes"]):
+    variables = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+    with open(given["logs"][rank], "wb") as log:
+        running.append(subprocess.Popen(
+            [*command, *given["flags"]], env=os.environ | variables, stdout=log, stderr=log
+        ))
+sys.exit(max(abs(process.wait()) for process in running))
+"""
+
+
+def _by_slurm(folder: pathlib.Path) -> list[str]:
+    """Runs the document's script; srun is the program above, with the flags of a tiny run."""
+    document = (ROOT / "docs" / "multi_process.md").read_text()
+    (script,) = re.findall(r"```sh\n(#!/bin/bash\n#SBATCH(?:.*\n)*?)```", document)
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, run in {"python": "", "srun": shlex.quote(str(programs / "srun.py"))}.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {run} "$@"\n')
+        (programs / name).chmod(0o755)
+    (programs / "srun.py").write_text(SRUN)
+    logs = [str(folder / f"log{rank}") for rank in range(PROCESSES)]
+    job = _free_port(SLURM_PORTS + os.getpid() % 2**11) - SLURM_PORTS
+    variables = {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "SCRATCH": str(folder),
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "SLURM_NTASKS": str(PROCESSES),
+        "SLURM_STEP_NUM_NODES": "1",
+        "TEST_SRUN": json.dumps({"processes": PROCESSES, "logs": logs, "flags": FLAGS}),
+    }
+    with subprocess.Popen(
+        ["bash", "-c", script], cwd=ROOT, env=environment(**variables), start_new_session=True
+    ) as job_script:
+        try:
+            code = job_script.wait(timeout=DEADLINE_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job_script.pid, signal.SIGKILL)
+    found = _logs(folder)
+    assert code == 0, found
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """(folder, logs of a launch by hand, records, logs of its Slurm restart, records)."""
+    folder = tmp_path_factory.mktemp("processes")
+    path = folder / "train_lm" / "metrics.jsonl"
+    read = lambda: [json.loads(line) for line in path.read_text().splitlines()]
+    by_hand = _by_hand(folder, "--checkpoint-every=4", "--keep=2")
+    records = read()
+    newest = folder / "train_lm" / "checkpoints" / "8"
+    newest.rename(folder / "set_aside")  # as if the job had been killed after step 4
+    by_slurm = _by_slurm(folder)
+    return folder, by_hand, records, by_slurm, read()
+
+
+def test_two_processes_train_on_one_mesh_and_only_the_first_talks(runs):
+    _, (first, second), records, _, _ = runs
+    assert "dp=2 x tp=4 on 8 x cpu in 2 processes" in first and "parity holds for all" in first
+    assert second == ""
+    losses = series(records, "loss")
+    assert list(losses) == list(range(1, 9)) and losses[8] < losses[1] - 0.5
+    assert all(row["passed"] for row in series(records, "parity")[8])
+
+
+def test_slurms_variables_start_it_and_a_shared_checkpoint_resumes_it_bit_for_bit(runs):
+    _, _, before, (first, second), after = runs
+    assert "from the checkpoint of step 4" in first and second == ""
+    for name in ("loss", "grad_norm", "held_out_loss", "samples"):
+        assert series(after, name) == series(before, name) != {}
+
+
+def test_both_processes_wrote_their_shards(runs):
+    folder = runs[0]
+    written = {path.name for path in (folder / "set_aside" / "params").iterdir()}
+    assert {"ocdbt.process_0", "ocdbt.process_1"} <= written
+
+
+def test_one_process_loads_what_two_wrote_and_has_trained_the_same(runs, tmp_path):
+    folder, _, records, _, _ = runs
+    lm = load()
+    config, _, params, step = lm.checkpoints.load_params(folder / "train_lm", lambda _: mesh(1, 2))
+    assert (step, config.layers, config.kv_heads) == (8, 1, 4)
+    kept = ocp.StandardCheckpointer()
+    target = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), params
+    )
+    earlier = kept.restore(folder / "set_aside" / "params", target)
+    jax.tree.map(np.testing.assert_array_equal, params, earlier)
+    # The same program on the same mesh in one process: gloo adds in another order.
+    assert lm.main([*FLAGS[:-3], "--dp=2", "--tp=4", "--sample=0", "--out", str(tmp_path)]) == 0
+    alone = series(lm.metrics.read(tmp_path / "metrics.jsonl"), "loss")
+    np.testing.assert_allclose(
+        list(alone.values()), list(series(records, "loss").values()), rtol=1e-4
+    )
