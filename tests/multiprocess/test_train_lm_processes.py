@@ -29,6 +29,7 @@ from tests.cpu.train_lm import SCRIPT, TINY, environment, load, mesh, series
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROCESSES = 2
 DEADLINE_S = 240
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # of LLVM, which would only take time
 FLAGS = [*TINY, "--steps=8", "--layers=1", "--host-devices=4", "--dp=2", "--tp=4"]
 SLURM_PORTS = 65535 - 2**12 + 1  # jax.distributed adds the job's number, modulo 2^12
 
@@ -55,7 +56,9 @@ def _by_hand(folder: pathlib.Path, *extra: str) -> list[str]:
         with (folder / f"log{rank}").open("wb") as log:
             command = [sys.executable, str(SCRIPT), *FLAGS, *own, *extra, *out]
             running.append(
-                subprocess.Popen(command, env=environment(), stdout=log, stderr=subprocess.STDOUT)
+                subprocess.Popen(
+                    command, env=environment(**QUICK), stdout=log, stderr=subprocess.STDOUT
+                )
             )
     try:
         codes = [process.wait(timeout=DEADLINE_S) for process in running]
@@ -101,6 +104,7 @@ def _by_slurm(folder: pathlib.Path) -> list[str]:
     logs = [str(folder / f"log{rank}") for rank in range(PROCESSES)]
     job = _free_port(SLURM_PORTS + os.getpid() % 2**11) - SLURM_PORTS
     variables = {
+        **QUICK,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "SCRATCH": str(folder),
         "SLURM_JOB_ID": str(job),
