@@ -114,6 +114,11 @@ def test_a_record_overrides_the_model_both_ways():
     assert decide(tuning(record(xla_us=1.0))).implementation == "xla"
 
 
+def test_bias_and_activation_take_the_record_of_the_bare_call():
+    more = dataclasses.replace(AG, biases=(True,), activation="gelu")
+    assert decide(tuning(record()), more).plan.chunk_rows == 64
+
+
 @pytest.mark.parametrize(
     "change",
     [
