@@ -25,10 +25,14 @@ Times = Callable[[Sequence[Candidate], int], Sequence[float | None]]
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """``best`` plan; ``default``: the fastest kernel with the library's own numbers."""
+    """``best`` plan; ``default``: the fastest kernel with the library's own numbers.
+
+    ``complete``: the search came to its end, not the budget.
+    """
 
     best: Candidate
     default: Candidate
+    complete: bool
 
 
 def search(
@@ -46,11 +50,11 @@ def search(
         before = best
         for name, values in moves:
             if not left():
-                return Found(best, default)
+                return Found(best, default, complete=False)
             best = _move(best, name, values, times)
         if best == before:
             break
-    return Found(best, default)
+    return Found(best, default, complete=left())
 
 
 def _halve(starts: Sequence[Candidate], times: Times, left: Callable[[], bool]) -> Candidate | None:

@@ -129,10 +129,7 @@ def tune_row(call: Call, place: Place, on: RowTrials, say: Say) -> _records.Reco
     finalists = list(dict.fromkeys((found.best, found.default)))
     took, xla_s = on.against_xla(finalists, FINAL_REPEATS)
     fused_s, best = min(zip(took, finalists, strict=True), key=lambda pair: pair[0])
-    out_of_time = sum(why == trials.NO_TIME for why in on.broken.values())
-    say(
-        f"  {on.tried} plans tried" + (f", {out_of_time} left for want of time" * bool(out_of_time))
-    )
+    say(f"  {on.tried} plans tried" + ("" if found.complete else ", until the budget was over"))
     return _records.Record(
         key=_records.Key.of(problem, place.device_kind),
         instance=best.instance,

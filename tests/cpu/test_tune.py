@@ -127,6 +127,7 @@ def test_search_finds_kernel_and_numbers():
     assert result.default == Candidate("best")
     assert dict(result.best.numbers) == {"chunk_rows": 64, "chunk_depth": 512}
     assert len(surface.broken) == 1
+    assert result.complete
     assert surface.tried < 10 + 2 * 7  # no grid: 10 kernels x 12 settings are 120
 
 
@@ -140,6 +141,7 @@ def test_search_stops_when_the_budget_is_over_and_still_answers():
         surface = Surface({f"k{i}": (300 + i) * 1e-6 for i in range(6)}, budget=budget)
         result = found(surface, NUMBERS)
         assert result.best == Candidate("k0")
+        assert not result.complete
         assert surface.tried <= budget
 
 
