@@ -31,13 +31,17 @@ MIXED = {
     "tma-three-weights": ag(130, [136, 8, 392], 640),
     "copy-three-weights": copied(130, [136, 8, 392], 640),
     "copy-bias-relu": copied(96, 104, 88, bias=True, activation="relu"),
-    # Four pieces of 4 MiB; three through two batches; a kernel on every SM waits for them.
-    "copy-four-pieces": copied(2048, 520, 4096),
+    # Four pieces of 4 MiB; two through two batches.
+    "copy-four-pieces": copied(2048, 136, 4096),
     "copy-pieces-through-batches": copied(1500, 72, 2048, lead=[2]),
     "rs-nt": rs(300, 136, 328, transpose_w=True),
     "copy-tall": copied(520, 1544, 256, tile=[128, 192], **TALL),
     "copy-flat": copied(520, [1544, 776], 256, tile=[128, 192], **FLAT),
 }
+
+
+# More tiles than clusters fit: the kernel holds all SMs that it may while it waits for the copies.
+FULL = {"copy-every-sm": copied(2048, 1544, 2048), "tma-every-sm": ag(2048, 1544, 2048)}
 
 
 @pytest.mark.parametrize("world", [2, 3, 8], indirect=True, ids=["tp2", "tp3", "tp8"])
@@ -46,6 +50,12 @@ def test_copied_and_pushed_gathers_in_one_program_as_exact_as_xla(pool, world):
     check_sweep(answers, MIXED)
     for answer in answers:
         assert answer["launches"]["captured"] > 0, answer["launches"]
+
+
+@pytest.mark.parametrize("world", [2, 3], indirect=True, ids=["tp2", "tp3"])
+def test_copied_gather_beside_a_kernel_on_every_sm(pool, world):
+    answers = pool(world).run("sweep", cases=list(FULL.values()), timeout_s=300)
+    check_sweep(answers, FULL)
 
 
 @pytest.mark.parametrize("world", [2, 3], indirect=True, ids=["tp2", "tp3"])
