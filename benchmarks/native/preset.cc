@@ -73,11 +73,8 @@ cudaError_t LaunchGate(const PresetCall& preset, const kernels::GemmProblem& pro
                        const kernels::GemmPlan& plan, protocol::Call call, cudaStream_t stream) {
   call.last_launch = false;
   cudaError_t status = kernels::LaunchCopyGate(call, stream);
-  for (int step = 0; preset.copies != 0 && step < call.world - 1 && status == cudaSuccess; ++step) {
-    status = kernels::CopyShard(call, problem, plan, preset.x,
-                                protocol::PushPeerAt(call.rank, call.world, step), stream);
-  }
-  return status;
+  if (status != cudaSuccess || preset.copies == 0) return status;
+  return kernels::CopyShards(call, problem, plan, preset.x, &stream, 1);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include "cuda/ffi/copy_transport.h"
 
 #include "cuda/kernels/copy.h"
-#include "cuda/protocol/schedule.h"
 
 namespace jax_flux::ffi {
 using runtime::Status;
@@ -23,12 +22,8 @@ Status EnqueueCopies(const GemmCall& call, const runtime::Binding& binding,
   CountLaunch(stream);
   auto sides = binding.side_streams->Fork(stream);
   if (!sides.ok()) return sides.status();
-  const kernels::GemmPlan plan = call.Plan(problem);
-  for (std::int32_t step = 0; step < binding.world - 1; ++step) {
-    const std::int32_t peer = protocol::PushPeerAt(binding.rank, binding.world, step);
-    JAX_FLUX_RETURN_IF_CUDA_ERROR(
-        kernels::CopyShard(gate, problem, plan, x, peer, sides.value()[step]));
-  }
+  JAX_FLUX_RETURN_IF_CUDA_ERROR(kernels::CopyShards(gate, problem, call.Plan(problem), x,
+                                                    sides.value(), runtime::SideStreams::kCount));
   return Status();
 }
 

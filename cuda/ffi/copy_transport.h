@@ -4,7 +4,7 @@
 // ag_matmul whose shards copy engines carry, in the order of its enqueueing:
 //
 //   main stream   gate --+-- GEMM, once per weight --------+-- join
-//   side stream i        +-- piece, its flag, piece, ... --+      one per peer, r+1 first
+//   2 side streams       +-- piece, its flag, piece, ... --+      pieces in turn, peer r+1 first
 //
 // The copies are enqueued before the GEMM. What is before them in a hardware queue was enqueued
 // before this call, so it waits for earlier calls at most; never for the GEMM, which waits for

@@ -5,7 +5,9 @@
 
 #include <limits>
 
+#include "cuda/kernels/copy_gate.h"
 #include "cuda/kernels/entries.h"
+#include "cuda/protocol/pieces.h"
 
 namespace jax_flux::kernels {
 namespace {
@@ -23,7 +25,9 @@ std::uint64_t SlotBytes(const GemmProblem& p) { return Rows(p) * RowBytes(p); }
 
 }  // namespace
 
-std::int32_t PieceRows(const GemmProblem& p) { return protocol::PieceRows(Rows(p), RowBytes(p)); }
+std::int32_t PieceRows(const GemmProblem& p) {
+  return protocol::PieceRows(Rows(p), RowBytes(p), p.world);
+}
 
 protocol::ChunkGrid CopyChunks(const GemmProblem& p, const GemmPlan& plan) {
   return protocol::PieceGrid(static_cast<std::int32_t>(Rows(p)), p.depth, plan.chunk_rows);
@@ -50,16 +54,18 @@ cudaError_t LaunchCopyGate(const protocol::Call& call, cudaStream_t stream) {
   return Launch(CopyGate(), 1, &args, stream);
 }
 
-cudaError_t CopyShard(const protocol::Call& call, const GemmProblem& p, const GemmPlan& plan,
-                      const void* x, std::int32_t peer, cudaStream_t side) {
+cudaError_t CopyShards(const protocol::Call& call, const GemmProblem& p, const GemmPlan& plan,
+                       const void* x, const cudaStream_t* streams, int stream_count) {
   const auto* shard = static_cast<const std::uint8_t*>(x);
-  std::uint8_t* slot = call.base[peer] + call.layout.CopyDataOffset() +
-                       SlotBytes(p) * static_cast<std::uint64_t>(call.rank);
   const protocol::ChunkGrid grid = CopyChunks(p, plan);
-  for (std::int32_t index = 0; index < grid.Count(); ++index) {
-    const protocol::Piece piece = protocol::PieceAt(grid, RowBytes(p), index);
-    cudaError_t error = cudaMemcpyAsync(slot + piece.offset, shard + piece.offset, piece.bytes,
-                                        cudaMemcpyDeviceToDevice, side);
+  const std::uint64_t slot =
+      call.layout.CopyDataOffset() + SlotBytes(p) * static_cast<std::uint64_t>(call.rank);
+  for (std::int32_t push = 0; push < protocol::TotalPushes(grid, call.world); ++push) {
+    const std::int32_t peer = protocol::PushPeerAt(call.rank, call.world, push / grid.Count());
+    const protocol::Piece piece = protocol::PieceAt(grid, RowBytes(p), push % grid.Count());
+    const cudaStream_t side = streams[push % stream_count];
+    cudaError_t error = cudaMemcpyAsync(call.base[peer] + slot + piece.offset, shard + piece.offset,
+                                        piece.bytes, cudaMemcpyDeviceToDevice, side);
     if (error != cudaSuccess) return error;
     // From the word that the gate alone writes: the epoch word moves when the GEMM ends.
     error = cudaMemcpyAsync(call.base[peer] + call.layout.CopyFlagOffset(call.rank, piece.flag),

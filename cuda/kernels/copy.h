@@ -15,14 +15,9 @@
 
 #include "cuda/kernels/gemm.h"
 #include "cuda/protocol/epoch.h"
-#include "cuda/protocol/pieces.h"
+#include "cuda/protocol/schedule.h"
 
 namespace jax_flux::kernels {
-
-// Argument of the gate kernel.
-struct CopyGateArgs {
-  protocol::Call call;
-};
 
 // Rows of a piece when nobody has tuned them.
 std::int32_t PieceRows(const GemmProblem& problem);
@@ -39,12 +34,14 @@ const Kernel& CopyGate();
 // every SM and waits for the copies behind it, it would not start.
 cudaError_t LaunchCopyGate(const protocol::Call& call, cudaStream_t stream);
 
-// Enqueues the copies of x, the own shard, to `peer`: every piece, each followed by its flag.
-// Order: the stream runs one copy after the other, and one is complete at system scope before the
-// next begins. So the flag is written at the peer after its data; pairs with ChunkGate's acquire
-// there.
-cudaError_t CopyShard(const protocol::Call& call, const GemmProblem& problem, const GemmPlan& plan,
-                      const void* x, std::int32_t peer, cudaStream_t side);
+// Enqueues the copies of x, the own shard, to every peer, in the order in which they need it: r+1
+// all pieces first, farthest-needed last, as copies to several peers share our link. Pieces go to
+// the streams in turn, so that one stream's start is hidden by the other's transfer. Order: a
+// piece's flag follows it in its stream, which runs one copy after the other, and one is complete
+// at system scope before the next begins. So the flag is written at the peer after its data; pairs
+// with ChunkGate's acquire there.
+cudaError_t CopyShards(const protocol::Call& call, const GemmProblem& problem, const GemmPlan& plan,
+                       const void* x, const cudaStream_t* streams, int stream_count);
 
 }  // namespace jax_flux::kernels
 

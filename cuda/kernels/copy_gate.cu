@@ -6,7 +6,7 @@
 // Route: copy.cc -> here -> protocol/epoch.h.
 #include <cuda_runtime.h>
 
-#include "cuda/kernels/copy.h"
+#include "cuda/kernels/copy_gate.h"
 #include "cuda/kernels/entries.h"
 #include "cuda/kernels/sync.cuh"
 

@@ -250,7 +250,7 @@ Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cud
 
 Status Group::MakeSideStreams() {
   if (side_streams_ != nullptr) return Status();
-  auto made = SideStreams::Make(world_);
+  auto made = SideStreams::Make();
   if (!made.ok()) return made.status();
   side_streams_ = std::move(made.value());
   return Status();

@@ -12,40 +12,38 @@ constexpr std::uint64_t kWarmUpBytes = 4 << 20;  // as large as a piece
 
 }  // namespace
 
-Expected<std::unique_ptr<SideStreams>> SideStreams::Make(int world) {
-  std::unique_ptr<SideStreams> made(new SideStreams(world - 1));
+Expected<std::unique_ptr<SideStreams>> SideStreams::Make() {
+  std::unique_ptr<SideStreams> made(new SideStreams);
   for (Set* set : {&made->direct_, &made->captured_}) {
-    JAX_FLUX_RETURN_IF_ERROR(made->MakeSet(set));
+    JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&set->forked, cudaEventDisableTiming));
+    for (cudaStream_t& stream : set->stream) {
+      JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    }
+    for (cudaEvent_t& done : set->done) {
+      JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+    }
   }
   return made;
 }
 
-Status SideStreams::MakeSet(Set* set) {
-  JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&set->forked, cudaEventDisableTiming));
-  for (int i = 0; i < count_; ++i) {
-    JAX_FLUX_RETURN_IF_CUDA_ERROR(
-        cudaStreamCreateWithFlags(&set->stream[i], cudaStreamNonBlocking));
-    JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&set->done[i], cudaEventDisableTiming));
-  }
-  return Status();
-}
-
 Status SideStreams::WarmUp(const protocol::GenerationLayout& layout,
                            const std::array<std::uint8_t*, protocol::kMaxWorld>& base, int rank) {
-  const auto slots = static_cast<std::uint64_t>(count_ + 1);
-  const std::uint64_t slot = std::min(layout.shape.copy_bytes / slots, kWarmUpBytes);
+  const auto world = layout.shape.world;
+  const std::uint64_t slot = layout.shape.copy_bytes / static_cast<std::uint64_t>(world);
+  const std::uint64_t data = layout.CopyDataOffset() + slot * static_cast<std::uint64_t>(rank);
   for (const Set* set : {&direct_, &captured_}) {
-    for (int i = 0; i < count_; ++i) {
-      const int peer = (rank + 1 + i) % (count_ + 1);
-      const std::uint64_t data =
-          layout.CopyDataOffset() + layout.shape.copy_bytes / slots * static_cast<unsigned>(rank);
-      JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(base[peer] + data, base[rank] + data, slot,
-                                                    cudaMemcpyDeviceToDevice, set->stream[i]));
-      JAX_FLUX_RETURN_IF_CUDA_ERROR(
-          cudaMemcpyAsync(base[peer] + layout.CopyFlagOffset(rank, 0),
-                          base[rank] + layout.ControlOffset(protocol::ControlWord::kCopyEpoch),
-                          protocol::kFlagBytes, cudaMemcpyDeviceToDevice, set->stream[i]));
-      JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(set->stream[i]));
+    for (cudaStream_t stream : set->stream) {
+      for (int peer = 0; peer < world; ++peer) {
+        if (peer == rank) continue;
+        JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(base[peer] + data, base[rank] + data,
+                                                      std::min(slot, kWarmUpBytes),
+                                                      cudaMemcpyDeviceToDevice, stream));
+        JAX_FLUX_RETURN_IF_CUDA_ERROR(
+            cudaMemcpyAsync(base[peer] + layout.CopyFlagOffset(rank, 0),
+                            base[rank] + layout.ControlOffset(protocol::ControlWord::kCopyEpoch),
+                            protocol::kFlagBytes, cudaMemcpyDeviceToDevice, stream));
+      }
+      JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(stream));
     }
   }
   return Status();
@@ -61,7 +59,7 @@ Expected<const cudaStream_t*> SideStreams::Fork(cudaStream_t main) {
   auto set = SetFor(main);
   if (!set.ok()) return set.status();
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(set.value()->forked, main));
-  for (int i = 0; i < count_; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     JAX_FLUX_RETURN_IF_CUDA_ERROR(
         cudaStreamWaitEvent(set.value()->stream[i], set.value()->forked, 0));
   }
@@ -71,7 +69,7 @@ Expected<const cudaStream_t*> SideStreams::Fork(cudaStream_t main) {
 Status SideStreams::Join(cudaStream_t main) {
   auto set = SetFor(main);
   if (!set.ok()) return set.status();
-  for (int i = 0; i < count_; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(set.value()->done[i], set.value()->stream[i]));
     JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(main, set.value()->done[i], 0));
   }

@@ -1,9 +1,9 @@
 // Copyright 2026 The jax_flux Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams of a group for the copies that run beside a kernel of the main stream: one per peer,
-// forked from the main stream and joined to it by events. Under capture the fork draws them into
-// the graph. Made when a plan first needs them, never in execute, never destroyed.
+// Streams of a group for the copies that run beside a kernel of the main stream: forked from it and
+// joined to it by events. Under capture the fork draws them into the graph. Made when a plan first
+// needs them, never in execute, never destroyed.
 #ifndef JAX_FLUX_CUDA_RUNTIME_SIDE_STREAMS_H_
 #define JAX_FLUX_CUDA_RUNTIME_SIDE_STREAMS_H_
 
@@ -22,8 +22,11 @@ namespace jax_flux::runtime {
 
 class SideStreams {
  public:
-  // For the current device and `world` - 1 peers.
-  static Expected<std::unique_ptr<SideStreams>> Make(int world);
+  // One copies while the other's next copy starts.
+  static constexpr int kCount = 2;
+
+  // For the current device.
+  static Expected<std::unique_ptr<SideStreams>> Make();
 
   // Copies zeros into the still unused area of every peer, and waits: whatever the driver sets up
   // at a first copy it does here, where no kernel waits for one.
@@ -33,23 +36,21 @@ class SideStreams {
   // One fork and join at a time; hold it over all three steps.
   std::mutex& mutex() { return mutex_; }
 
-  // From here on the streams follow what `main` has done so far. [world - 1] in push order.
+  // From here on the streams, kCount, follow what `main` has done so far.
   Expected<const cudaStream_t*> Fork(cudaStream_t main);
   // From here on `main` follows what the forked streams do.
   Status Join(cudaStream_t main);
 
  private:
   struct Set {
-    std::array<cudaStream_t, protocol::kMaxWorld - 1> stream;
-    std::array<cudaEvent_t, protocol::kMaxWorld - 1> done;
+    std::array<cudaStream_t, kCount> stream;
+    std::array<cudaEvent_t, kCount> done;
     cudaEvent_t forked;
   };
-  explicit SideStreams(int count) : count_(count) {}
-  Status MakeSet(Set* set);
+  SideStreams() = default;
   // Captures have streams of their own: one that is being captured must not run other work.
   Expected<Set*> SetFor(cudaStream_t main);
 
-  const int count_;
   std::mutex mutex_;
   Set direct_ = {};
   Set captured_ = {};

@@ -27,12 +27,13 @@ void CheckCover(std::int32_t rows, std::int32_t depth, std::int32_t piece_rows) 
   CHECK_EQ(end, static_cast<std::uint64_t>(rows) * row_bytes, "the whole shard");
 }
 
-void CheckSizes(std::int32_t rows, std::int32_t depth) {
+void CheckSizes(std::int32_t rows, std::int32_t depth, std::int32_t world) {
   const std::uint64_t row_bytes = static_cast<std::uint64_t>(depth) * 2;
-  const std::int32_t piece_rows = PieceRows(static_cast<std::uint64_t>(rows), row_bytes);
+  const std::int32_t piece_rows = PieceRows(static_cast<std::uint64_t>(rows), row_bytes, world);
   const ChunkGrid grid = PieceGrid(rows, depth, piece_rows);
   CheckCover(rows, depth, piece_rows);
   CHECK(static_cast<std::uint64_t>(grid.Count()) <= kMostPieces, grid.Count());
+  CHECK(static_cast<std::uint64_t>(grid.Count() * (world - 1)) <= kMostPiecesOfAllPeers, world);
   const bool whole = piece_rows == rows;
   CHECK(whole || piece_rows % static_cast<std::int32_t>(kPieceRowUnit) == 0, piece_rows);
   const std::uint64_t bytes = static_cast<std::uint64_t>(piece_rows) * row_bytes;
@@ -47,7 +48,7 @@ int main() {
   int cases = 0;
   for (int rows : {1, 7, 127, 128, 129, 520, 1000, 2048, 3000, 4096, 8191, 1 << 20}) {
     for (int depth : {8, 136, 4096, 12288, 65536}) {
-      CheckSizes(rows, depth);
+      for (int world : {2, 3, 4, 8}) CheckSizes(rows, depth, world);
       for (int piece_rows : {1, 3, 128, 1 << 30}) {
         if (rows / piece_rows <= 1 << 16) CheckCover(rows, depth, piece_rows);
         ++cases;

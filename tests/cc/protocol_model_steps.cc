@@ -345,7 +345,7 @@ bool Model::StepAwait(Context* at) const {
 
 // Copies in streams beside the GEMM: for each push its data, then its flag, whose value the copy
 // engine reads from a word of this rank when it gets there. One stream here, in the order of the
-// pushes: streams of several peers only differ in the order between peers.
+// pushes: two in turn only change the order between pieces, each of which has its own flag.
 bool Model::StepEngine(Context* at) const {
   int peer = 0;
   at->thread->epoch = 0;
