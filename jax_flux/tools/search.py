@@ -25,7 +25,7 @@ Times = Callable[[Sequence[Candidate], int], Sequence[float | None]]
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """``best`` plan; ``default``: the fastest kernel with the library's own numbers.
+    """``best`` plan; ``default``: the fastest of those it started from.
 
     ``complete``: the search came to its end, not the budget.
     """

@@ -32,6 +32,8 @@ NAME = instance("ag_matmul").name
 def test_every_plan_that_is_tried_is_one_that_config_takes(op, m, k, world):
     problem = _plan.Problem(op, 1, m, (1536,), (k,), world, "bfloat16", "bfloat16")
     starts = space.starts(problem, KERNELS.instances, _cost.REFERENCE)
+    assert all(c.config() for c in starts)
+    assert len(set(starts)) == len(starts)
     assert {c.instance for c in starts} == {
         row.name
         for row in KERNELS.instances
@@ -46,7 +48,7 @@ def test_every_plan_that_is_tried_is_one_that_config_takes(op, m, k, world):
             forced = getattr(config, name)
             assert value == (forced if name == "transport" else int(forced))
     assert ("depth_outer" in names) == (op == "ag_matmul")
-    assert ("chunk_depth" in names) == (op == "ag_matmul" and k > 512)
+    assert ("chunk_depth" in names) == (op == "ag_matmul" and k > 256)
     assert ("sweep_segments" in names) == (world > 2)
     copies = any("copy" in row.transports for row in KERNELS.instances if row.op == op)
     assert ("transport" in names) == copies
