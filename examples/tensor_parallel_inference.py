@@ -6,10 +6,11 @@
     python examples/tensor_parallel_inference.py    # loads it; without one, a small untrained model
     python examples/tensor_parallel_inference.py --tp 2 --dp 2 --prompt "def main(" --prompt "if "
 
-The mesh need not be the one of the training. The prompts may differ in length. Prefill reads all of
-them at once, sequence-parallel, by ag_matmul and matmul_rs; decoding adds one byte per prompt and
-step, whose few rows matmul_ar sums on every rank, and keeps keys and values in a cache that is
-sharded over heads (tp) and prompts (dp). lm/decode.py has both.
+The mesh need not be the one of the training, and may span processes by the same flags. The prompts
+may differ in length. Prefill reads all of them at once, sequence-parallel, by ag_matmul and
+matmul_rs; decoding adds one byte per prompt and step, whose few rows matmul_ar sums on every rank,
+and keeps keys and values in a cache that is sharded over heads (tp) and prompts (dp). lm/decode.py
+has both.
 
 The table at the end has the tokens per second of each and which implementation ran, and why. Then
 every byte is compared with what a full forward pass without a cache would have chosen (exit status
@@ -29,8 +30,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
-from lm import checkpoints, decode, model, report, rules, training
-from lm.flags import DTYPES
+from lm import checkpoints, decode, model, processes, report, rules, training
+from lm.flags import DTYPES, mesh_flags
 from rich.console import Console
 from rich.table import Table
 
@@ -72,8 +73,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--checkpoint", type=Path, help=f"--out of a train_lm run (default: {DEFAULT_RUN})")
-    add("--dp", type=int, help="data-parallel size (default: what --tp and the prompts allow)")
-    add("--tp", type=int, help="tensor-parallel size (default: as many as divide the heads)")
+    mesh_flags(parser.add_argument_group("mesh and processes"))
     add("--prompt", action="append", help="text to go on from; may be repeated")
     add("--new", type=int, default=64, help="bytes to write per prompt (64)")
     add("--dtype", choices=DTYPES, help="dtype of the matmuls (default: the training's)")
@@ -91,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     typed = parse(argv)
     try:
         rules.check_numbers(vars(typed))
+        processes.join(typed)
         loaded = load(typed, jax.devices())
         return run(typed, loaded)
     except (ValueError, checkpoints.CheckpointError, jax_flux.errors.FluxError) as error:
@@ -160,7 +161,7 @@ def run(typed: argparse.Namespace, loaded: Model) -> int:
     implementation = None if typed.implementation == "auto" else typed.implementation
     prompts = [text.encode() for text in typed.prompt or PROMPTS]
     tokens, lengths = decode.pad_prompts(prompts, mesh)
-    console = report.make_console()
+    console = report.make_console(talks=processes.is_first())
     plan = {
         "model": origin,
         "sizes": f"{config.layers} layers, d_model {config.d_model}, {config.heads} heads over"

@@ -78,7 +78,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> argparse.Names
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _mesh_flags(parser.add_argument_group("mesh and processes"))
+    mesh_flags(parser.add_argument_group("mesh and processes"))
     _model_flags(parser.add_argument_group("model"))
     _training_flags(parser.add_argument_group("training"))
     _result_flags(parser.add_argument_group("results"))
@@ -92,7 +92,8 @@ def _add(group: Any, flag: str, kind: Any, text: str, **options: Any) -> None:
     group.add_argument(flag, type=kind, help=text, **options)
 
 
-def _mesh_flags(group: Any) -> None:
+def mesh_flags(group: Any) -> None:
+    """Sizes of the mesh, and how processes find each other (processes.py)."""
     _add(group, "--dp", int, "data-parallel size (default: what --tp leaves over)")
     _add(group, "--tp", int, "tensor-parallel size (default: as many as divide the heads)")
     _add(group, "--host-devices", int, "CPU devices of this process, without GPUs (default 8)")

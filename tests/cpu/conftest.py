@@ -66,7 +66,7 @@ def lm():
 def tiny_run(lm, tmp_path_factory):
     """One whole run on the default mesh of 8 host devices."""
     out = tmp_path_factory.mktemp("train_lm")
-    with contextlib.redirect_stdout(io.StringIO()) as log:
+    with train_lm.quick_compiler(), contextlib.redirect_stdout(io.StringIO()) as log:
         status = lm.main([*train_lm.TINY, "--out", str(out)])
     records = lm.metrics.read(out / "metrics.jsonl")
     return SimpleNamespace(status=status, log=log.getvalue(), out=out, records=records)

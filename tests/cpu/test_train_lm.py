@@ -14,8 +14,14 @@ import numpy as np
 import pytest
 
 import jax_flux
-from tests.cpu.train_lm import SCRIPT, TINY, environment, series
+from tests.cpu.train_lm import SCRIPT, TINY, environment, quick_compiler, series
 from tests.cpu.train_lm import mesh as _mesh
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quickly():
+    with quick_compiler():
+        yield
 
 
 def _resolve(lm, text, platform="cpu", devices=8):

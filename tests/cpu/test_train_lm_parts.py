@@ -12,14 +12,13 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from tests.cpu.train_lm import mesh as _mesh
+from tests.cpu.train_lm import quick_compiler
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick_compiler():
-    """Many small programs run once each: LLVM's optimisations would only take time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def quickly():
+    with quick_compiler():
+        yield
 
 
 # ---- optimiser -----------------------------------------------------------------------------------

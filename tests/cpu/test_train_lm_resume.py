@@ -11,7 +11,13 @@ import jax
 import numpy as np
 import pytest
 
-from tests.cpu.train_lm import SCRIPT, TINY, environment, mesh, series
+from tests.cpu.train_lm import QUICK, SCRIPT, TINY, environment, mesh, quick_compiler, series
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quickly():
+    with quick_compiler():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +26,11 @@ def resumed_run(lm, tmp_path_factory):
     out = tmp_path_factory.mktemp("killed")
     script = [sys.executable, str(SCRIPT), *TINY, "--checkpoint-every=4", "--out", str(out)]
     process = subprocess.Popen(
-        script, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        script,
+        env=environment(**QUICK),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     with process:
         for line in process.stdout:
@@ -31,7 +41,7 @@ def resumed_run(lm, tmp_path_factory):
     assert process.returncode == -signal.SIGKILL
     before = lm.metrics.read(out / "metrics.jsonl")
     done = subprocess.run(
-        [*script, "--resume"], env=environment(), capture_output=True, text=True, timeout=300
+        [*script, "--resume"], env=environment(**QUICK), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return before, done.stdout, lm.metrics.read(out / "metrics.jsonl")

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,6 +42,19 @@ def environment(**values: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     path = os.pathsep.join(sys.path)
     return inherited | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path} | values
+
+
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+
+@contextlib.contextmanager
+def quick_compiler() -> Iterator[None]:
+    """Without LLVM's optimisations, which would only take time; `QUICK` does it for a process."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 def mesh(dp: int, tp: int) -> jax.sharding.Mesh:

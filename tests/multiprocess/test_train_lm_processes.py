@@ -24,12 +24,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from tests.cpu.train_lm import SCRIPT, TINY, environment, load, mesh, series
+from tests.cpu.train_lm import QUICK, SCRIPT, TINY, environment, load, mesh, quick_compiler, series
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROCESSES = 2
 DEADLINE_S = 240
-QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # of LLVM, which would only take time
 FLAGS = [*TINY, "--steps=8", "--layers=1", "--host-devices=4", "--dp=2", "--tp=4"]
 SLURM_PORTS = 65535 - 2**12 + 1  # jax.distributed adds the job's number, modulo 2^12
 
@@ -46,15 +45,14 @@ def _free_port(first: int = 0) -> int:
     raise AssertionError(f"no free port from {first} on")
 
 
-def _by_hand(folder: pathlib.Path, *extra: str) -> list[str]:
+def _by_hand(folder: pathlib.Path, script: pathlib.Path, *flags: str) -> list[str]:
     """What each process says; fails where one ends otherwise than with 0."""
     address = f"127.0.0.1:{_free_port()}"
     running = []
     for rank in range(PROCESSES):
         own = [f"--coordinator={address}", f"--processes={PROCESSES}", f"--process={rank}"]
-        out = ["--out", str(folder / "train_lm")]
         with (folder / f"log{rank}").open("wb") as log:
-            command = [sys.executable, str(SCRIPT), *FLAGS, *own, *extra, *out]
+            command = [sys.executable, str(script), *own, *flags]
             running.append(
                 subprocess.Popen(
                     command, env=environment(**QUICK), stdout=log, stderr=subprocess.STDOUT
@@ -132,7 +130,8 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("processes")
     path = folder / "train_lm" / "metrics.jsonl"
     read = lambda: [json.loads(line) for line in path.read_text().splitlines()]
-    by_hand = _by_hand(folder, "--checkpoint-every=4", "--keep=2")
+    flags = [*FLAGS, "--checkpoint-every=4", "--keep=2", f"--out={folder / 'train_lm'}"]
+    by_hand = _by_hand(folder, SCRIPT, *flags)
     records = read()
     newest = folder / "train_lm" / "checkpoints" / "8"
     newest.rename(folder / "set_aside")  # as if the job had been killed after step 4
@@ -162,6 +161,14 @@ def test_both_processes_wrote_their_shards(runs):
     assert {"ocdbt.process_0", "ocdbt.process_1"} <= written
 
 
+def test_two_processes_decode_with_one_cache(runs):
+    folder = runs[0]
+    flags = ["--host-devices=4", "--dp=2", "--tp=4", "--new=4"]
+    script = SCRIPT.with_name("tensor_parallel_inference.py")
+    first, second = _by_hand(folder, script, *flags, f"--checkpoint={folder / 'train_lm'}")
+    assert "step 8" in first and "16 of 16 bytes are its choice" in first and second == ""
+
+
 def test_one_process_loads_what_two_wrote_and_has_trained_the_same(runs, tmp_path):
     folder, _, records, _, _ = runs
     lm = load()
@@ -174,7 +181,9 @@ def test_one_process_loads_what_two_wrote_and_has_trained_the_same(runs, tmp_pat
     earlier = kept.restore(folder / "set_aside" / "params", target)
     jax.tree.map(np.testing.assert_array_equal, params, earlier)
     # The same program on the same mesh in one process: gloo adds in another order.
-    assert lm.main([*FLAGS[:-3], "--dp=2", "--tp=4", "--sample=0", "--out", str(tmp_path)]) == 0
+    alone = [*FLAGS[:-3], "--dp=2", "--tp=4", "--sample=0", f"--out={tmp_path}"]
+    with quick_compiler():
+        assert lm.main(alone) == 0
     alone = series(lm.metrics.read(tmp_path / "metrics.jsonl"), "loss")
     np.testing.assert_allclose(
         list(alone.values()), list(series(records, "loss").values()), rtol=1e-4
