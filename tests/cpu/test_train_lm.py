@@ -218,6 +218,26 @@ def test_flags_that_cannot_work_name_rule_and_remedy(lm, text, message):
         _resolve(lm, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("--processes 2", "--processes without --coordinator and --process. .*--distributed under"),
+        ("--coordinator a:1 --processes 2 --process 2", "numbered from 0 to 1"),
+        ("--coordinator a:1 --processes 2 --process 0 --distributed", "the one or the other"),
+    ],
+)
+def test_flags_of_processes_that_cannot_work_name_rule_and_remedy(lm, text, message):
+    with pytest.raises(ValueError, match=message):
+        lm.processes.join(lm.flags.parse(text.split(), None))
+
+
+def test_distributed_without_a_launcher_says_how_to_start_it():
+    script = [sys.executable, str(SCRIPT), *TINY, "--distributed"]
+    done = subprocess.run(script, env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "JAX recognises no launcher here" in done.stderr and "with srun" in done.stderr
+
+
 def test_main_reports_bad_flags_on_stderr_with_status_2(lm, capsys):
     assert lm.main(["--tp", "3"]) == 2
     assert "train_lm: --heads is 4 and --tp is 3" in capsys.readouterr().err
