@@ -216,8 +216,11 @@ Status InitializeGemm(const GemmCall& call, int device, const kernels::GemmProbl
                       CommunicatorContext& communicators, cudaStream_t stream) {
   JAX_FLUX_RETURN_IF_ERROR(CannotRun(call, problem));
   if (call.alone()) return Status();
-  const auto need = kernels::GemmNeeds(*call.instance, problem, call.Plan(problem));
-  return Initialize(call.site, device, need, communicators, stream);
+  const kernels::GemmPlan plan = call.Plan(problem);
+  const auto chunk = static_cast<std::uint64_t>(plan.chunk_rows) << 32 |
+                     static_cast<std::uint64_t>(plan.chunk_depth);
+  return Initialize(call.site, device, kernels::GemmNeeds(*call.instance, problem, plan),
+                    communicators, stream, chunk);
 }
 
 Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,

@@ -158,7 +158,7 @@ Status Prepare(const CallSite& site, int device, CommunicatorContext& communicat
 }
 
 Status Initialize(const CallSite& site, int device, const protocol::GenerationShape& need,
-                  CommunicatorContext& communicators, cudaStream_t stream) {
+                  CommunicatorContext& communicators, cudaStream_t stream, std::uint64_t chunk) {
   JAX_FLUX_RETURN_IF_ERROR(Healthy(device));
   runtime::NcclComm comm = nullptr;
   if (site.world > 1) {
@@ -169,8 +169,8 @@ Status Initialize(const CallSite& site, int device, const protocol::GenerationSh
       return Status(Code::kInternal, Format("%s: XLA's communicator is null.", OpName(site.op)));
     }
   }
-  const runtime::PlanRequest request = {site.Key(device), site.op, static_cast<int>(site.world),
-                                        site.tuning_digest, need};
+  const runtime::PlanRequest request = {site.Key(device),   site.op, static_cast<int>(site.world),
+                                        site.tuning_digest, need,    chunk};
   const Status status = runtime::StartPlan(request, comm, stream).status();
   if (status.code() == Code::kDeadlineExceeded) {
     // Our all-gather waits for a rank that will not come, and so would the end of the process.

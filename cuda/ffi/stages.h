@@ -83,10 +83,12 @@ std::string_view AttributeOr(const xla_ffi::Dictionary& attributes, const char* 
 
 xla_ffi::Error ToError(const runtime::Status& status);
 
-// The stages after decoding; `need` is what the op wants of a workspace.
+// The stages after decoding; `need` is what the op wants of a workspace, `chunk` that of
+// runtime::ChoiceDigest.
 runtime::Status Prepare(const CallSite& site, int device, CommunicatorContext& communicators);
 runtime::Status Initialize(const CallSite& site, int device, const protocol::GenerationShape& need,
-                           CommunicatorContext& communicators, cudaStream_t stream);
+                           CommunicatorContext& communicators, cudaStream_t stream,
+                           std::uint64_t chunk = 0);
 runtime::Expected<const runtime::Binding*> Started(const CallSite& site, int device);
 // The last word of execute.
 runtime::Status Launch(const CallSite& site, int ctas, const void* args, cudaStream_t stream);

@@ -248,7 +248,9 @@ GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p, Transpo
   // About 2048 rows of x stay in L2 while w streams past them.
   plan.raster_group = std::max(1, 2048 / cluster_rows);
   // Segments of few rows share a sweep, until about 512 rows do: each sweep reads all of w again.
-  const std::int32_t segment_rows = protocol::CeilDiv(p.rows, cluster_rows) * cluster_rows;
+  // Nothing is divided by no rows: CanRun, which refuses them in words, comes after.
+  const std::int32_t segment_rows =
+      std::max(1, protocol::CeilDiv(p.rows, cluster_rows)) * cluster_rows;
   plan.sweep_segments = std::max(1, std::min(p.world - 1, kSweepRows / segment_rows));
   plan.transport = transport;
   if (transport == Transport::kCopy) {

@@ -38,6 +38,8 @@ constexpr Field kFields[] = {
      "All ranks must trace the same shapes."},
     {&AgreementRecord::generation, "the number of workspaces made so far",
      "One rank failed in an earlier call; restart all ranks."},
+    {&AgreementRecord::choices, "the library's own choices (digest of flags, bytes and chunks)",
+     "Install the same build of jax_flux on every host."},
     {&AgreementRecord::step, "the step of the plan's start", "Restart all ranks."},
 };
 
@@ -79,6 +81,17 @@ std::string Disagreement(const std::vector<AgreementRecord>& records, const char
     }
   }
   return "";
+}
+
+std::uint64_t ChoiceDigest(const protocol::GenerationShape& need, std::uint64_t chunk) {
+  const auto u64 = [](std::int32_t value) { return static_cast<std::uint64_t>(value); };
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, word by word
+  for (const std::uint64_t part :
+       {u64(need.ag_flags), u64(need.rs_flags), u64(need.copy_flags), need.ag_half_bytes,
+        need.rs_half_bytes, need.copy_bytes, chunk}) {
+    hash = (hash ^ part) * 0x100000001b3u;
+  }
+  return hash;
 }
 
 Expected<std::uint64_t> GpuToken() {

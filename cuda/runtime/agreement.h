@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/protocol/layout.h"
 #include "cuda/runtime/nccl_api.h"
 #include "cuda/runtime/status.h"
 
@@ -28,12 +29,18 @@ struct AgreementRecord {
   std::uint64_t tuning_digest;
   std::uint64_t workspace_bytes;  // of the generation the plan binds
   std::uint64_t generation;       // its ordinal in the group
+  std::uint64_t choices;          // ChoiceDigest
   std::uint64_t status;           // runtime::Code of this rank's last step
   char detail[128];               // its message, cut
   std::uint64_t process;          // not compared: ranks of one process have the same
   std::uint64_t group;            // not compared: a number of this group on this rank alone
   std::uint64_t gpu;              // not compared: ranks on one GPU have the same
 };
+
+// Of what the ranks must share of a plan although its attributes may leave it to the library: what
+// it needs of a workspace, and the chunk that one AG flag announces (rows << 32 | depth). Builds of
+// one version may choose differently; then a flag would open a wait for other data.
+std::uint64_t ChoiceDigest(const protocol::GenerationShape& need, std::uint64_t chunk);
 
 // A number that no other process of the job is likely to have.
 std::uint64_t ProcessToken();

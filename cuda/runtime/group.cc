@@ -219,6 +219,7 @@ Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cud
   record.tuning_digest = request.tuning_digest;
   record.workspace_bytes = protocol::GenerationLayout{shape}.TotalBytes();
   record.generation = generations_.size() - (fits ? 1 : 0);
+  record.choices = ChoiceDigest(request.need, request.chunk);
   JAX_FLUX_RETURN_IF_ERROR(Agree(request, &record, Status(), stream));
   if (fits) return latest;
 

@@ -54,6 +54,7 @@ struct PlanRequest {
   int world;
   std::uint64_t tuning_digest;
   protocol::GenerationShape need;
+  std::uint64_t chunk;  // ChoiceDigest; 0 where the attributes say it all
 };
 
 // What execute needs, all of it constant for the life of the process.

@@ -46,6 +46,28 @@ void DisagreementNamesRanksAndBothValues() {
   records[2].plan_hash = 0xabc;
   const std::string plan = runtime::Disagreement(records, "ag_matmul");
   CHECK(Has(plan, "ag_matmul") && Has(plan, "rank 2 has 0xabc") && Has(plan, "rank 0 has 0"), plan);
+  records[2].plan_hash = 0;
+  // One plan, one workspace: what two builds of a version may still choose differently.
+  const GenerationShape need = {2, 96, 0, 4096, 0, 0, 0};
+  const std::uint64_t chunk = 128ull << 32 | 1024;
+  records[0].choices = records[1].choices = runtime::ChoiceDigest(need, chunk);
+  for (int change = 0; change < 8; ++change) {
+    GenerationShape other = need;
+    if (change == 0) other.ag_flags = 95;
+    if (change == 1) other.rs_flags = 1;
+    if (change == 2) other.ag_half_bytes = 4080;
+    if (change == 3) other.rs_half_bytes = 16;
+    if (change == 4) other.copy_flags = 1;
+    if (change == 5) other.copy_bytes = 16;
+    const std::uint64_t other_chunk = change == 6   ? 256ull << 32 | 512
+                                      : change == 7 ? 64ull << 32 | 2048
+                                                    : chunk;
+    records[2].choices = runtime::ChoiceDigest(other, other_chunk);
+    const std::string choices = runtime::Disagreement(records, "ag_matmul");
+    CHECK(Has(choices, "own choices") && Has(choices, "same build of jax_flux"), choices);
+  }
+  records[2].choices = runtime::ChoiceDigest(need, chunk);
+  CHECK(runtime::Disagreement(records, "ag_matmul").empty(), "equal choices");
   records[1].library = 7;
   const std::string library = runtime::Disagreement(records, "ag_matmul");
   CHECK(Has(library, "version of jax_flux"), library);
