@@ -77,7 +77,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--prompt", action="append", help="text to go on from; may be repeated")
     add("--new", type=int, default=64, help="bytes to write per prompt (64)")
     add("--dtype", choices=DTYPES, help="dtype of the matmuls (default: the training's)")
-    add("--implementation", choices=("auto", "fused", "xla"), default="auto", help="of the ops")
+    add(
+        "--implementation",
+        choices=("auto", "fused", "xla"),
+        default="auto",
+        help="of prefill's ops",
+    )
     add("--seed", type=int, default=0, help="of the untrained model (0)")
     return parser.parse_args(argv)
 

@@ -38,7 +38,12 @@ CACHE = Cache(P(None, "dp", None, "tp"), P(None, "dp", None, "tp"), P("dp"))
 
 
 def whole_rows(axis_name: str, implementation: str | None) -> model.Linears:
-    """Linear layers for a residual stream that is whole on every rank: one sum, no gather."""
+    """Linear layers for a residual stream that is whole on every rank: one sum, no gather.
+
+    "fused" is for the ops of training and prefill; a decoding step's few rows are left to choose,
+    since matmul_ar has no kernel yet.
+    """
+    implementation = "xla" if implementation == "xla" else None
 
     def row(x: jax.Array, weight: jax.Array) -> jax.Array:
         return jax_flux.matmul_ar(x, weight, axis_name=axis_name, implementation=implementation)

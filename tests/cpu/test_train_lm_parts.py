@@ -234,3 +234,12 @@ def test_sampling_is_the_same_on_every_mesh_and_differs_by_row(lm):
 def test_empty_prompts_are_refused(lm):
     with pytest.raises(ValueError, match="a prompt is empty"):
         _written(lm, 1, 1, [b"a", b""])
+
+
+@pytest.mark.parametrize(("asked", "given"), [("fused", None), ("xla", "xla"), (None, None)])
+def test_decoding_asks_no_kernel_of_matmul_ar(lm, asked, given, monkeypatch):
+    seen = []
+    spy = lambda x, w, **keywords: seen.append(keywords["implementation"]) or x @ w
+    monkeypatch.setattr(lm.decode.jax_flux, "matmul_ar", spy)
+    lm.decode.whole_rows("tp", asked).row(jnp.ones((1, 1, 4)), jnp.ones((4, 2)))
+    assert seen == [given]
