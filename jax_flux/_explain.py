@@ -63,7 +63,7 @@ def explain(
       gather_axis: as in `ag_matmul`.
       scatter_axis: as in `matmul_rs`.
       transpose_w: as in the op.
-      bias: as in the op, or True; for several weights a tuple of them.
+      bias: as in the op, or True or False; for several weights a tuple of them.
       activation: as in `ag_matmul`.
       out_dtype: as in the op.
       return_gathered: as in `ag_matmul`.
@@ -99,6 +99,7 @@ def explain(
     _checks.check_options(
         op, activation=activation, implementation=implementation, config=config, channel=channel
     )
+    _check_keywords(op, activation, return_gathered)
     if not isinstance(world, int) or isinstance(world, bool) or world < 1:
         raise errors.OptionError(
             errors.message(
@@ -122,7 +123,7 @@ def explain(
         return_gathered=return_gathered,
     )
     problem = dataclasses.replace(
-        problem, biases=_has_biases(bias, len(problem.n)), activation=activation
+        problem, biases=_has_biases(op, bias, w_shape, len(problem.n)), activation=activation
     )
     on_cuda = _plan.is_cuda(platform, device_kind)
     decision = _plan.plan(
@@ -184,9 +185,31 @@ def _fold(
     return _dispatch.ar_problem(x, ws[0], **kwargs)
 
 
-def _has_biases(bias: Any, num_w: int) -> tuple[bool, ...]:
-    given = bias if isinstance(bias, tuple | list) else [bias] * num_w
-    return tuple(b is not None for b in given) if bias is not None else ()
+def _has_biases(op: str, bias: Any, w_shape: Any, num_w: int) -> tuple[bool, ...]:
+    several = isinstance(bias, tuple | list)
+    if several and (len(bias) != num_w or hasattr(w_shape[0], "__index__")):
+        raise errors.ShapeError(
+            errors.message(
+                op,
+                f"{num_w} shape(s) of weights and a tuple of {len(bias)} biases",
+                "A tuple of weights takes a tuple of as many biases, one weight takes one bias",
+                "Pass as many, with None where a weight has no bias; or True: all have one",
+            )
+        )
+    given = tuple(b is not None and b is not False for b in (bias if several else [bias] * num_w))
+    return given if any(given) else ()
+
+
+def _check_keywords(op: str, activation: str | None, return_gathered: bool) -> None:
+    if op != "ag_matmul" and (activation is not None or return_gathered):
+        raise errors.OptionError(
+            errors.message(
+                op,
+                f"activation = {activation!r}, return_gathered = {return_gathered}",
+                "Only ag_matmul has these keywords",
+                "Leave them out",
+            )
+        )
 
 
 def _epilogue(decision: _plan.Decision, problem: _plan.Problem) -> str:

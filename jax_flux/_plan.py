@@ -17,14 +17,28 @@ from typing import Any
 
 from jax_flux import _cost, _tuning, _version, errors
 from jax_flux._config import Config
-from jax_flux._problem import Decision, Installed, Instance, Plan, Problem
+from jax_flux._problem import (
+    FUSED_DTYPES,
+    FUSED_OPS,
+    Decision,
+    Installed,
+    Instance,
+    Plan,
+    Problem,
+)
 
-__all__ = ["Decision", "Installed", "Instance", "Plan", "Problem"]
+__all__ = [
+    "FUSED_DTYPES",
+    "FUSED_OPS",
+    "Decision",
+    "Installed",
+    "Instance",
+    "Plan",
+    "Problem",
+]
 
 IMPLEMENTATIONS = (None, "fused", "xla")
 PREFER = "fused where supported"  # internal: the backward of a call that demanded "fused"
-FUSED_OPS = ("ag_matmul", "matmul_rs")
-FUSED_DTYPES = ("bfloat16", "float16")
 FUSED_DEVICES = ("H100", "H200", "H800", "GH200")
 TMA_ALIGN_BYTES = 16
 MAX_WORLD = 8  # cuda/protocol/base.h, kMaxWorld: one NVLink domain
@@ -85,7 +99,7 @@ def plan(
         return Decision("xla", why + forced, unsupported=True)
     record = None
     if config is None or config == Config():
-        record = tuning.find(problem, device_kind, (row.name for row in candidates))
+        record = tuning.find(problem, device_kind, candidates)
     if record is not None:
         return _by_record(record, implementation)
     return _by_model(problem, candidates, implementation, config or Config(), device_kind)

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 
+FUSED_OPS = ("ag_matmul", "matmul_rs")
+FUSED_DTYPES = ("bfloat16", "float16")
+
 
 @dataclasses.dataclass(frozen=True)
 class Problem:

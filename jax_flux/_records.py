@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from jax_flux import _version, errors
 from jax_flux._config import MAX_SM_MARGIN, NUMBERS, TRANSPORTS
+from jax_flux._problem import FUSED_DTYPES, FUSED_OPS
 
 if TYPE_CHECKING:
     from jax_flux._problem import Problem
 
+LAYOUTS = ("nn", "nt")
+MOST_US = 1e12
 FORMAT, FORMAT_VERSION = "jax_flux tuning", 1
 VARIABLE, OFF = "JAX_FLUX_TUNING", "off"
 
@@ -111,7 +114,7 @@ def parse(text: str, source: str) -> list[Record]:
     """
     try:
         whole = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise malformed(source, f"it is no JSON ({error})") from error
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise malformed(source, f'it has no "format": "{FORMAT}"')
@@ -121,7 +124,13 @@ def parse(text: str, source: str) -> list[Record]:
         )
     if not isinstance(whole.get("records"), list):
         raise malformed(source, 'it has no list "records"')
-    return [_record(entry, at, source) for at, entry in enumerate(whole["records"])]
+    found: dict[Key, Record] = {}
+    for at, entry in enumerate(whole["records"]):
+        record = _record(entry, at, source)
+        if record.key in found:
+            raise malformed(source, f"record {at} is of a call that an earlier record has")
+        found[record.key] = record
+    return list(found.values())
 
 
 def malformed(source: str, what: str) -> errors.TuningError:
@@ -145,16 +154,17 @@ def _record(entry: Any, at: int, source: str) -> Record:
         return value
 
     def sizes(name: str) -> tuple[int, ...]:
-        values = need(entry, name, list)
-        if not values or not all(isinstance(v, int) and v > 0 for v in values):
-            raise malformed(source, f'record {at}: "{name}" is {values!r}')
-        return tuple(values)
+        several = name == ("n" if entry.get("op") == "ag_matmul" else "k")  # as in Problem
+        whole = lambda v: isinstance(v, int) and not isinstance(v, bool) and v > 0
+        rule = lambda v: all(map(whole, v)) and (v if several else len(v) == 1)
+        return tuple(need(entry, name, list, rule))
 
     positive = lambda value: value > 0
+    time = lambda value: 0 < value < MOST_US
     key = Key(
-        op=need(entry, "op", str),
-        layout=need(entry, "layout", str),
-        dtype=need(entry, "dtype", str),
+        op=need(entry, "op", str, FUSED_OPS.__contains__),
+        layout=need(entry, "layout", str, LAYOUTS.__contains__),
+        dtype=need(entry, "dtype", str, FUSED_DTYPES.__contains__),
         world=need(entry, "world", int, positive),
         batch=need(entry, "batch", int, positive),
         m=need(entry, "m", int, positive),
@@ -180,8 +190,8 @@ def _record(entry: Any, at: int, source: str) -> Record:
         key=key,
         instance=need(plan, "instance", str),
         numbers=tuple(sorted(numbers.items())),
-        fused_us=float(need(entry, "fused_us", (int, float), positive)),
-        xla_us=float(need(entry, "xla_us", (int, float), positive)),
+        fused_us=float(need(entry, "fused_us", (int, float), time)),
+        xla_us=float(need(entry, "xla_us", (int, float), time)),
         date=need(entry, "date", str),
         shared_gpus=need(entry, "shared_gpus", bool),
         versions=tuple(sorted(versions.items())),

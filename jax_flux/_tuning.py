@@ -27,7 +27,7 @@ from jax_flux import _compat, errors
 from jax_flux._records import OFF, VARIABLE, Key, Record, malformed, parse
 
 if TYPE_CHECKING:
-    from jax_flux._problem import Problem
+    from jax_flux._problem import Instance, Problem
 
 SHARED_VARIABLE = "JAX_FLUX_TUNING_SHARED"
 _SHIPPED = pathlib.Path(__file__).parent / "data"
@@ -41,15 +41,20 @@ class Tuning:
     digest: str = "none"
     source: str = ""
 
-    def find(self, p: Problem, device_kind: str | None, instances: Iterable[str]) -> Record | None:
-        """The record of exactly this call whose kernel is one of ``instances``."""
+    def find(
+        self, p: Problem, device_kind: str | None, instances: Iterable[Instance]
+    ) -> Record | None:
+        """The record of exactly this call whose kernel, and carrier, ``instances`` offer."""
         if device_kind is None or p.return_gathered or not self.records:
             return None
         record = self.records.get(Key.of(p, device_kind))
-        if record is not None and record.instance not in set(instances):
-            _warn_unknown(record.source)
+        if record is None:
             return None
-        return record
+        carrier = dict(record.numbers).get("transport", "tma")
+        if any(row.name == record.instance and carrier in row.transports for row in instances):
+            return record
+        _warn_unknown(record.source)
+        return None
 
 
 NONE = Tuning()
@@ -76,13 +81,21 @@ def user_file() -> pathlib.Path | None:
     """The user's tuning file, whether it exists or not; None where it is switched off."""
     given = os.environ.get(VARIABLE)
     if given is not None:
-        return None if given in ("", OFF) else pathlib.Path(given).expanduser()
+        return None if given in ("", OFF) else _expanded(pathlib.Path(given))
     folder = os.environ.get("XDG_CONFIG_HOME")
     try:
         base = pathlib.Path(folder) if folder else pathlib.Path.home() / ".config"
     except RuntimeError:  # no home at all
         return None
     return base / "jax_flux" / "tuning.json"
+
+
+def _expanded(path: pathlib.Path) -> pathlib.Path:
+    """``~`` resolved; as it is where there is no such home, and so no such file."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
 
 
 _lock = threading.Lock()

@@ -132,6 +132,12 @@ class Place:
             given = tuple(n for n in mesh.axis_names if n not in self.names)
         return given or None
 
+    def attending(self, x: Any) -> Place:
+        """The place of a call that attends over x: in [s, d] nothing is a batch."""
+        if x.ndim != 2:
+            return self
+        return dataclasses.replace(self, parallel=dataclasses.replace(self.parallel, batch_axes=()))
+
     def rows(self, x: Any) -> P:
         """The residual stream x[..., s, d]: s over the axis where sequence-parallel."""
         if self.kind is not Kind.GLOBAL:

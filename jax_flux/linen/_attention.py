@@ -81,7 +81,7 @@ class ParallelSelfAttention(BlockModule):
           sequence_parallel: of this call; None: the layer's own. A prompt may run with it, single
             tokens only without.
         """
-        place = self.place(sequence_parallel)
+        place = self.place(sequence_parallel).attending(inputs)
         width = inputs.shape[-1]
         heads = weights.Heads.of(
             place.parallel,

@@ -133,7 +133,7 @@ class ParallelSelfAttention(nnx.Module):
             tokens only without.
           decode: of this call; None: the layer's own.
         """
-        place = self.parallel.place(sequence_parallel)
+        place = self.parallel.place(sequence_parallel).attending(inputs)
         self.heads.divide(place)
         x, qkv, out, specs = promote_all(
             place, inputs, (self.query, self.key, self.value), self.out

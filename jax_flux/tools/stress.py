@@ -141,8 +141,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong = group.complaint(options)
     if wrong:
         parser.error(wrong)
-    if min(options.seed, options.seconds, options.round or 0) < 0 or options.burst < 1:
-        parser.error("--seed, --seconds and --round count from 0, --burst from 1")
+    least = min(options.burst, 1 if options.rounds is None else options.rounds)
+    if min(options.seed, options.seconds, options.round or 0) < 0 or least < 1:
+        parser.error("--seed, --seconds and --round count from 0, --burst and --rounds from 1")
+    path = options.json
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        parser.error(f"--json {path}: name a file in a folder that exists")
     try:
         ranks = group.join(options)
     except group.GroupError as error:

@@ -290,6 +290,19 @@ def test_explain_wants_the_size_of_an_axis(world):
         jax_flux.explain("ag_matmul", (8, 8), (8, 8), "bfloat16", world)
 
 
+@pytest.mark.parametrize(
+    ("op", "keywords", "rule"),
+    [
+        ("ag_matmul", dict(bias=(True, None)), "one weight takes one bias"),
+        ("matmul_rs", dict(activation="gelu"), "Only ag_matmul has these keywords"),
+        ("matmul_ar", dict(return_gathered=True), "Only ag_matmul has these keywords"),
+    ],
+)
+def test_explain_refuses_what_the_op_would(op, keywords, rule):
+    with pytest.raises((errors.ShapeError, errors.OptionError), match=rule):
+        jax_flux.explain(op, (8, 8), (8, 8), "bfloat16", 2, **keywords)
+
+
 def test_explain_of_several_weights_is_for_ag_matmul():
     with raises(errors.ShapeError, "matmul_rs", "Only ag_matmul takes several weights"):
         jax_flux.explain("matmul_rs", (8, 8), ((8, 8), (8, 8)), "bfloat16", 2)

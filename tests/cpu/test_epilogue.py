@@ -225,6 +225,7 @@ def test_planner_takes_a_tile_that_hides_the_activation():
     "keywords, words",
     [
         (dict(), ""),
+        (dict(bias=False), ""),
         (dict(bias=True), "bias in the kernel, in f32"),
         (dict(activation="relu"), "under differentiation XLA applies relu"),
         (dict(bias=np.ones(1536), activation="gelu"), "bias and gelu in the kernel"),

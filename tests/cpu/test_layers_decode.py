@@ -139,6 +139,21 @@ def test_every_size_of_tp_gives_the_same(size):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_one_sequence_is_no_batch_whatever_batch_axes_say(framework, mesh):
+    params, x, expected = plain()
+    own = MAKE[framework](mesh, batch_axes=("dp",), is_causal=True)
+    if framework == "nnx":
+        y = nnx.jit(lambda layer, x: layer(x, sequence_parallel=False))(own.layer, x[0])
+        own.layer.init_cache((S, D))
+        steps = [own.step(x[0, :PROMPT], True), own.step(x[0, PROMPT:], False)]
+        oracle.assert_close(jnp.concatenate([jnp.asarray(np.asarray(s)) for s in steps]), y)
+    else:
+        apply = own.layer.clone(decode=False).apply
+        y = jax.jit(functools.partial(apply, sequence_parallel=False))({"params": params}, x[0])
+    oracle.assert_close(y, expected[0])
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_cache_has_the_content_of_plain_flaxs(framework, mesh):
     _, x, _ = plain()
     theirs = nnx.MultiHeadAttention(

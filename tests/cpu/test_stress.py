@@ -174,7 +174,9 @@ def test_bits_must_repeat_where_all_is_fused_and_values_elsewhere(data):
     ("flags", "words"),
     [
         (["--seed", "-1"], "count from 0"),
-        (["--burst", "0"], "--burst from 1"),
+        (["--burst", "0"], "--burst and --rounds from 1"),
+        (["--rounds", "-1"], "--burst and --rounds from 1"),
+        (["--json", "no/such/folder/s.json"], "in a folder that exists"),
         (["--processes", "2"], "belong together"),
     ],
 )

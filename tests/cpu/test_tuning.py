@@ -169,6 +169,14 @@ def test_a_kernel_that_is_not_there_is_ignored_with_one_warning_that_names_the_f
     assert all("cost model" in decision.source for decision in decisions)
 
 
+def test_a_carrier_that_the_kernel_does_not_offer_is_ignored_alike(monkeypatch):
+    bare = tuple(dataclasses.replace(row, transports=("tma",)) for row in KERNELS.instances)
+    monkeypatch.setattr(f"{__name__}.KERNELS", _plan.Installed(bare))
+    with pytest.warns(errors.TuningWarning, match="ignored"):
+        decision = decide(tuning(record(source="here.json")))  # "transport": "copy"
+    assert decision.plan.transport == "tma" and "cost model" in decision.source
+
+
 def test_a_device_kind_without_figures_takes_xla_unless_tuned():
     kind = "NVIDIA GH200 480GB"
     decision = decide(_tuning.NONE, device_kind=kind)
@@ -255,6 +263,7 @@ def change(path, value):
     return json.dumps(whole)
 
 
+TWICE = _records.dumps([record(), record(fused_us=1.0)])
 BAD = [
     ("{", "no JSON"),
     ("[]", 'no "format"'),
@@ -274,6 +283,14 @@ BAD = [
     (change("plan.depth_outer", 2), '"depth_outer" is 2, not -1, 0 or 1'),
     (change("plan.sm_margin", 65), '"sm_margin" is 65, not 0 .. 64'),
     (change("plan.transport", "pigeon"), "\"transport\" is 'pigeon', not one of ('tma', 'copy')"),
+    (change("op", "matmul_ar"), "\"op\" is 'matmul_ar'"),
+    (change("layout", "tn"), "\"layout\" is 'tn'"),
+    (change("dtype", "float32"), "\"dtype\" is 'float32'"),
+    (change("n", [True]), '"n" is [True]'),
+    (change("k", [8, 8]), '"k" is [8, 8]'),
+    (change("xla_us", float("inf")), '"xla_us" is inf'),
+    (change("fused_us", 10**400), '"fused_us" is 1000'),
+    (TWICE, "record 1 is of a call that an earlier record has"),
     (change("op", "matmul_rs"), "only ag_matmul is carried by copy engines"),
     (change("plan.warp_speed", 1), "unknown parts ['warp_speed']"),
     (change("shared_gpus", 0), '"shared_gpus" is 0'),
@@ -331,8 +348,13 @@ def test_which_file_is_the_users(tmp_path, monkeypatch):
         errors.TuningError, match=r"missing\.json.*no such file can be reached.*tune --out"
     ):
         _tuning.active()
+    monkeypatch.setenv(_records.VARIABLE, "~nobody-of-that-name/t.json")
+    _tuning.use(None)
+    with pytest.raises(errors.TuningError, match="no such file can be reached"):
+        _tuning.active()
     monkeypatch.delenv(_records.VARIABLE)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    _tuning.use(None)
     assert _tuning.user_file() == tmp_path / "jax_flux" / "tuning.json"
     assert _tuning.active() == _tuning.NONE  # the default file need not exist
     (tmp_path / "jax_flux").write_text("no folder")  # nor can it
