@@ -16,10 +16,12 @@ and time measure overlap then, and `search` tries a grid of plans:
 
     python preset.py LIBRARY time --link 350 --json FILE --worlds 2 4 8
     python preset.py LIBRARY search _ag --link 350 --rows 1024 --grid chunk_rows=64,128 push_ctas=32
+    python preset.py LIBRARY trace _ag --link 350 --rows 1024 --worlds 4 --json STEM
 """
 
 import argparse
 import datetime
+import itertools
 import json
 import pathlib
 import subprocess
@@ -180,10 +182,28 @@ def search_linked(arguments):
     return any(failed)
 
 
+def trace_linked(arguments):
+    """Where the time of one call goes, with the instances that have timestamps."""
+
+    def body():
+        from preset_trace import trace_row  # needs jax_flux
+
+        library = Library(arguments.library)
+        names = library.instances(paced=True, traced=True)
+        wanted = [name for name in arguments.names if name not in ("_ag", "_rs")]
+        plan = (arguments.plan or [{}])[0]
+        for (op, row), world in itertools.product(linked_rows(arguments), arguments.worlds):
+            for name in names:
+                if name.endswith(f"_{op}") and (not wanted or any(w in name for w in wanted)):
+                    trace_row(library, name, op, row, world, arguments.link, plan, arguments.json)
+
+    return in_child(arguments.seconds, body) != 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library")
-    parser.add_argument("mode", choices=["check", "waits", "time", "search"])
+    parser.add_argument("mode", choices=["check", "waits", "time", "search", "trace"])
     parser.add_argument("names", nargs="*", help="parts of instance names; all by default")
     parser.add_argument("--json")
     parser.add_argument("--worlds", type=int, nargs="*", default=[2, 8])
@@ -211,10 +231,12 @@ def main():
     parser.add_argument("--repetitions", type=int, default=9, help="time --link")
     parser.add_argument("--commit", default="unknown", help="for the record of time --link")
     arguments = parser.parse_args()
-    if arguments.mode == "search" and not arguments.link:
-        parser.error("search wants --link GB_PER_S: without a link no plan waits for anything")
+    if arguments.mode in ("search", "trace") and not arguments.link:
+        parser.error(f"{arguments.mode} wants --link GB_PER_S: without a link nothing waits")
     if arguments.mode == "search":
         sys.exit(search_linked(arguments))
+    if arguments.mode == "trace":
+        sys.exit(trace_linked(arguments))
     if arguments.mode == "time" and arguments.link:
         sys.exit(time_linked(arguments))
     if arguments.mode == "check" and arguments.link:

@@ -24,6 +24,7 @@ RS_ROWS = [
     (8192, 4096, 2048), (8192, 8192, 4096), (4096, 4096, 4096),
 ]  # fmt: skip
 ROWS = {"ag": AG_ROWS, "rs": RS_ROWS}
+SLEEP_CYCLES = 300_000
 UP = 1 << 40  # an epoch that no call reaches
 
 
@@ -93,12 +94,13 @@ def plan_text(call):
     return f"raster {call.raster_group} sweep {call.sweep_segments}"
 
 
-def measure(runs, repetitions, inner=2):
+def measure(runs, repetitions, inner=3):
     """Samples in us of every entry (ready, run), interleaved."""
     samples = {key: [] for key in runs}
     for repetition in range(repetitions + 1):
         for key, (ready, run) in runs.items():
             ready()
+            torch.cuda._sleep(SLEEP_CYCLES)  # the launches are queued when the clock starts
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             for _ in range(inner):
@@ -174,13 +176,12 @@ def lines(record):
                f"[{v['plan']}]")  # fmt: skip
 
 
-def search(library, op, row, world, rate, wanted, grid, seconds, keep=4):
-    """Best plans of a grid under the paced link: all once, the better third again, and so on."""
-    calls = Calls(library, op, row, world, rate)
-    names = [n for n in library.instances(paced=True)
-             if n.endswith(f"_{op}") and (not wanted or any(w in n for w in wanted))]  # fmt: skip
+def candidates(library, calls, op, wanted, grid):
+    """Every instance with its default plan and every plan of the grid that it can run."""
     runs, text = {}, {}
-    for name in names:
+    for name in library.instances(paced=True):
+        if not name.endswith(f"_{op}") or (wanted and not any(w in name for w in wanted)):
+            continue
         for values in [None, *itertools.product(*grid.values())]:
             plan = {} if values is None else dict(zip(grid, values, strict=True))
             try:
@@ -189,29 +190,38 @@ def search(library, op, row, world, rate, wanted, grid, seconds, keep=4):
                 run[1]()  # says so if the kernel cannot
             except (ValueError, RuntimeError):
                 continue
-            key = (name, values)
-            runs[key] = run
-            text[key] = plan_text(call) + ("" if values else " (default)")
-    bare = {"cublas": (lambda: None, lambda: torch.mm(calls.full, calls.w, out=calls.y))}
+            _, *up = calls.launcher(name.replace("_paced_", "_"), **plan)
+            runs[name, values] = (run, up)
+            text[name, values] = plan_text(call) + ("" if values else " (default)")
+    return runs, text
+
+
+def search(library, op, row, world, rate, wanted, grid, seconds, keep=4):
+    """Best plans of a grid under the paced link: all once, the better third again, and so on."""
+    calls = Calls(library, op, row, world, rate)
+    runs, text = candidates(library, calls, op, wanted, grid)
     keys = list(runs)
     random.Random(0).shuffle(keys)
-    samples = {key: [] for key in [*keys, "cublas"]}
-    end = time.monotonic() + seconds
     defaults = [key for key in keys if key[1] is None]
+    samples = {key: [] for key in keys}
+    end = time.monotonic() + seconds
     while True:
-        for key, values in measure({**{k: runs[k] for k in keys}, **bare}, 2, 1).items():
+        for key, values in measure({key: runs[key][0] for key in keys}, 2, 1).items():
             samples[key] += values
-        if time.monotonic() > end or (len(keys) <= keep + len(defaults) and
-                                      len(samples[keys[0]]) >= 10):  # fmt: skip
-            break
         keys.sort(key=lambda key: statistics.median(samples[key]))
+        if len(keys) <= keep or time.monotonic() > end:
+            break
         keys = keys[: max(keep, len(keys) // 3)]
-        keys += [key for key in defaults if key not in keys]
-    cublas = statistics.median(samples["cublas"])
+    keys = keys[:keep] + [key for key in defaults if key not in keys[:keep]]
+    last = {"cublas": (lambda: None, lambda: torch.mm(calls.full, calls.w, out=calls.y))}
+    for key in keys:
+        last[key, "paced"], last[key, "up"] = runs[key]
+    us = medians(last, 7)
     wire = wire_us(op, row, world, rate)
-    print(f"{op} {'x'.join(map(str, row))} W{world}: cublas {cublas:.1f} wire {wire:.1f}, "
+    print(f"{op} {'x'.join(map(str, row))} W{world}: cublas {us['cublas']:.1f} wire {wire:.1f}, "
           f"{len(runs)} plans")  # fmt: skip
-    for key in sorted(keys, key=lambda key: statistics.median(samples[key])):
-        us = statistics.median(samples[key])
-        short = key[0].removeprefix("sm90_paced_bf16_nn_").rsplit("_", 1)[0]
-        print(f"   {us:7.1f} us E_wire {1 - (us - cublas) / wire:6.3f} {short:20s} {text[key]}")
+    for key in sorted(keys, key=lambda key: us[key, "paced"]):
+        paced, short = us[key, "paced"], key[0].removeprefix("sm90_paced_bf16_nn_")
+        e_wire = 1 - (paced - us["cublas"]) / wire
+        print(f"   {paced:7.1f} up {us[key, 'up']:7.1f} E_wire {e_wire:6.3f} "
+              f"{short.rsplit('_', 1)[0]:20s} {text[key]}")  # fmt: skip

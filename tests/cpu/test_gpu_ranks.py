@@ -24,6 +24,6 @@ def test_processes_see_the_gpus_of_their_ranks_alone(placement, visible, given, 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found = [ranks._environment(placement, p, {}) for p in range(placement.processes)]
+    found = [ranks.environment(placement, p, {}) for p in range(placement.processes)]
     assert [env["CUDA_VISIBLE_DEVICES"] for env in found] == given
     assert all(("LD_PRELOAD" in env) == placement.shared for env in found)

@@ -76,7 +76,7 @@ def shared_gpu_nccl() -> str | None:
     return str(library) if library.exists() else None
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -93,7 +93,7 @@ def _gpus(first: int, count: int) -> str:
 Environment = Mapping[str, str | Sequence[str]]  # a sequence has one value per process
 
 
-def _environment(placement: Placement, process: int, extra: Environment) -> dict[str, str]:
+def environment(placement: Placement, process: int, extra: Environment) -> dict[str, str]:
     env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     env["JAX_PLATFORMS"] = "cuda"
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
@@ -139,7 +139,7 @@ class Ranks:
         self._folder = tempfile.TemporaryDirectory(
             prefix="jax_flux_ranks_", dir=kept, delete=kept is None
         )
-        port = _free_port()
+        port = free_port()
         for process in range(placement.processes):
             log = pathlib.Path(self._folder.name) / f"{process}.log"
             self._logs.append(log)
@@ -155,7 +155,7 @@ class Ranks:
                         str(port),
                     ],
                     cwd=ROOT,
-                    env=_environment(placement, process, env or {}),
+                    env=environment(placement, process, env or {}),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=stream,
