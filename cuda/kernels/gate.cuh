@@ -31,54 +31,63 @@ struct OpenGate {
 
 // ag_matmul: own rows are read in place, a peer's out of our workspace once their chunk is flagged,
 // by the pusher of the peer or by its copy engine. Which of them is a matter of addresses only.
+// Flags are looked at when the loads come to their chunk, several at once: a look takes about as
+// long as one stage lasts, and passes while the stages in front are full.
 template <class Tile>
 struct ChunkGate {
-  static constexpr std::int32_t kSweep = 8;  // flags read at once
+  static constexpr std::int32_t kSweep = 4;  // flags read at once; more would spill
 
   std::uint64_t epoch;
-  std::int32_t next_k = 0;       // chunks of the tile below this k are here
-  std::int32_t batch = 0;        // as the chunks count it
-  std::int32_t first_chunk = 0;  // row chunks that the tile touches
-  std::int32_t last_chunk = 0;
+  std::int32_t next_k = 0;      // chunks of the tile below this k are here
+  std::int32_t next_flag = 0;   // of the first one that is not, in the tile's first row chunk
+  std::int32_t left = 0;        // chunks along k from that one on
+  std::int32_t row_chunks = 0;  // that the tile touches
+  std::uint32_t whole = 0;      // bit per segment: every chunk of it is here, and acquired
 
   __device__ explicit ChunkGate(const GemmParams& params)
       : epoch(protocol::CallEpoch<DeviceMemory>(params.call)) {}
 
   __device__ __forceinline__ void EnterTile(const GemmParams& params, const protocol::TileCoord& at,
                                             std::int32_t row) {
-    if (at.segment == params.call.rank) {
+    if (at.segment == params.call.rank || (whole >> at.segment & 1) != 0) {
       next_k = params.chunks.depth;
       return;
     }
+    next_k = 0;
     const std::int32_t base = params.flat_chunks ? at.batch * params.grid.rows : 0;
-    batch = params.flat_chunks ? 0 : at.batch;
     // A cluster's last CTA may lie past the last row: it loads zeros and waits with its neighbour.
     const std::int32_t last = params.grid.rows - 1;
     const std::int32_t end = row + Tile::kTileM - 1;
-    first_chunk = (base + (row < last ? row : last)) / params.chunks.chunk_rows;
-    last_chunk = (base + (end < last ? end : last)) / params.chunks.chunk_rows;
-    next_k = ChunksHere(params, at) * params.chunks.chunk_depth;
-    if (next_k == 0) return;
-    // Acquire of every flag the sweep read; pairs with ShardPush's PublishFlag on rank `segment`,
-    // or with its copy of the flag. Then the data, which comes through the async proxy.
-    FenceAcquireSys();
-    bulk::FenceGenericToAsync();
+    const std::int32_t first_chunk = (base + (row < last ? row : last)) / params.chunks.chunk_rows;
+    row_chunks = (base + (end < last ? end : last)) / params.chunks.chunk_rows - first_chunk + 1;
+    next_flag = params.chunks.FlagIndex(params.flat_chunks ? 0 : at.batch, first_chunk, 0);
+    left = params.depth_chunks;
   }
 
   __device__ __forceinline__ void AwaitBlock(const GemmParams& params,
                                              const protocol::TileCoord& at, std::int32_t k) {
     if (k < next_k) return;
-    const std::int32_t depth_chunk = k / params.chunks.chunk_depth;
-    for (std::int32_t chunk = first_chunk; chunk <= last_chunk; ++chunk) {
-      const std::int32_t index = params.chunks.FlagIndex(batch, chunk, depth_chunk);
-      // Acquire, system scope; pairs with ShardPush's PublishFlag on rank `segment`, or with its
-      // copy of the flag, which the copy engine makes after that of the data.
-      protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kAgChunk,
-                                        at.segment, index, params.arrivals.At(at.segment, index));
+    std::int32_t here = ChunksHere(params, at.segment);
+    if (here > 0) {
+      if (here == left) LearnWhole(params);
+      // Acquire of every flag that was read; pairs with ShardPush's PublishFlag on rank `segment`,
+      // or with its copy of the flag, which the copy engine makes after that of the data.
+      FenceAcquireSys();
+    } else {
+      here = 1;
+#pragma unroll 1
+      for (std::int32_t chunk = 0; chunk < row_chunks; ++chunk) {
+        const std::int32_t index = next_flag + chunk * params.depth_chunks;
+        // Acquire, system scope; pairs as above.
+        protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kAgChunk,
+                                          at.segment, index, params.arrivals.At(at.segment, index));
+      }
     }
-    // The flag was read through the generic proxy, the data will be through the async proxy.
+    // The flags were read through the generic proxy, the data will be through the async proxy.
     bulk::FenceGenericToAsync();
-    next_k = (depth_chunk + 1) * params.chunks.chunk_depth;
+    next_k += here * params.chunks.chunk_depth;
+    next_flag += here;
+    left -= here;
   }
 
   __device__ __forceinline__ void Load(const GemmParams& params, const protocol::TileCoord& at,
@@ -93,29 +102,48 @@ struct ChunkGate {
   }
 
  private:
-  // Leading depth chunks whose flags are up for all of the tile's row chunks. Relaxed reads,
-  // several in flight, because one acquire after the other would stall the loads: the usual case is
-  // that everything is here.
-  __device__ __forceinline__ std::int32_t ChunksHere(const GemmParams& params,
-                                                     const protocol::TileCoord& at) const {
-    const std::int32_t depth_chunks = params.chunks.DepthChunks();
-    std::int32_t here = depth_chunks;
-    for (std::int32_t chunk = first_chunk; chunk <= last_chunk; ++chunk) {
-      const std::uint8_t* flags =
-          params.call.base[params.call.rank] +
-          params.arrivals.At(at.segment, params.chunks.FlagIndex(batch, chunk, 0));
-      for (std::int32_t first = 0; first < here; first += kSweep) {
-        std::uint64_t seen[kSweep];
+  // Which segments are whole: their tiles then need no look at flags. The caller fences. Copy
+  // engines never say so.
+  __device__ __forceinline__ void LearnWhole(const GemmParams& params) {
+    const protocol::Call& call = params.call;
+#pragma unroll 1
+    for (std::int32_t first = 0; first < call.world; first += kSweep) {
+      std::uint64_t seen[kSweep];
 #pragma unroll
-        for (std::int32_t i = 0; i < kSweep; ++i) {
-          const std::int32_t d = first + i < depth_chunks ? first + i : depth_chunks - 1;
-          seen[i] = DeviceMemory::LoadRelaxed(flags + d * protocol::kFlagBytes);
-        }
-#pragma unroll
-        for (std::int32_t i = kSweep - 1; i >= 0; --i) {
-          if (seen[i] < epoch && first + i < here) here = first + i;
-        }
+      for (std::int32_t i = 0; i < kSweep; ++i) {
+        const std::int32_t source = first + i < call.world ? first + i : call.world - 1;
+        seen[i] = DeviceMemory::LoadRelaxed(call.base[call.rank] +
+                                            params.arrivals.At(source, params.chunks.WholeFlag()));
       }
+#pragma unroll
+      for (std::int32_t i = 0; i < kSweep; ++i) {
+        if (seen[i] >= epoch) whole |= 1u << (first + i < call.world ? first + i : call.world - 1);
+      }
+    }
+  }
+
+  // Chunks from the next one on whose flags are up for all of the tile's rows; at most kSweep.
+  // Relaxed reads, all in flight at once, because one acquire after the other would stall the
+  // loads: the usual case is that everything is here.
+  __device__ __forceinline__ std::int32_t ChunksHere(const GemmParams& params,
+                                                     std::int32_t segment) const {
+    std::int32_t here = left < kSweep ? left : kSweep;
+    const std::uint8_t* flags =
+        params.call.base[params.call.rank] + params.arrivals.At(segment, next_flag);
+#pragma unroll 1  // for the registers' sake
+    for (std::int32_t chunk = 0; chunk < row_chunks; ++chunk) {
+      std::uint64_t seen[kSweep];
+#pragma unroll
+      for (std::int32_t i = 0; i < kSweep; ++i) {
+        // Past the last chunk, the last one again.
+        const std::int32_t d = i < left ? i : left - 1;
+        seen[i] = DeviceMemory::LoadRelaxed(flags + d * protocol::kFlagBytes);
+      }
+#pragma unroll
+      for (std::int32_t i = kSweep - 1; i >= 0; --i) {
+        if (seen[i] < epoch && i < here) here = i;
+      }
+      flags += params.depth_chunks * protocol::kFlagBytes;
     }
     return here;
   }

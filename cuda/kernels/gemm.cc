@@ -277,10 +277,10 @@ protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProb
   needs.world = p.world;
   const std::uint64_t shards = U64(p.world) * U64(p.batch) * U64(p.rows) * kElementBytes;
   if (plan.transport == Transport::kCopy) {
-    needs.copy_flags = Chunks(p, plan).Count();
+    needs.copy_flags = Chunks(p, plan).Flags();
     needs.copy_bytes = protocol::AlignUp(shards * U64(p.depth), protocol::kAreaBytes);
   } else if (p.op == GemmOp::kAgMatmul) {
-    needs.ag_flags = Chunks(p, plan).Count();
+    needs.ag_flags = Chunks(p, plan).Flags();
     needs.ag_half_bytes = protocol::AlignUp(shards * U64(p.depth), protocol::kAreaBytes);
   } else if (p.op == GemmOp::kMatmulRs) {
     needs.rs_flags = Grid(instance, p, plan).SegmentTiles() * instance.flags_per_tile;
@@ -305,6 +305,7 @@ std::string LaunchGemm(const GemmInstance& instance, const GemmProblem& problem,
   error = FillParams(instance, problem, plan, operands, call, &params);
   if (!error.empty()) return error;
   params.push_ctas = plan.push_ctas;
+  if (problem.op == GemmOp::kAgMatmul) params.depth_chunks = params.chunks.DepthChunks();
   params.instruments = instruments;
   int sms = 0;
   cudaError_t status = SmCount(&sms);

@@ -89,7 +89,6 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
     const std::int32_t b_part = cta_rank % Tile::kClusterM * Tile::kBLoadRows;
     const TraceTime tile_begin = trace.Now();
     gate.EnterTile(params, at, row);
-    trace.Add(Span::kGate, tile_begin, ticket, kTraceGateNs);
     for (std::int32_t block = 0; block < params.k_blocks; ++block) {
       const std::int32_t k = block * kTileK;
       const TraceTime gate_begin = trace.Now();

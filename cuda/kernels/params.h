@@ -31,6 +31,7 @@ struct GemmParams {
   protocol::FlagArea arrivals;  // ag: those flags in our workspace
   std::uint32_t parity_mask;    // ag: 1, or 0 where the slots are the same in every epoch
   bool flat_chunks;             // ag: chunks run through the batches, row = batch * m + row
+  std::int32_t depth_chunks;    // ag: chunks.DepthChunks(), a division less per look at flags
   std::int32_t k_blocks;        // of 64
   std::int32_t push_ctas;       // ag: CTAs that push at a time
   Epilogue epilogue;            // of y; a partial on its way to a peer has none

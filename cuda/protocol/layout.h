@@ -67,6 +67,12 @@ struct GenerationLayout {
   JAX_FLUX_HD std::uint64_t ControlOffset(ControlWord word) const {
     return static_cast<std::uint64_t>(word) * kLineBytes;
   }
+  // u32 in the push ticket's line: chunks of this call that are at `peer`. Who counts the last one
+  // zeroes it.
+  JAX_FLUX_HD std::uint64_t PushedOffset(std::int32_t peer) const {
+    return ControlOffset(ControlWord::kPushTicket) + kLineBytes / 2 +
+           4 * static_cast<std::uint64_t>(peer);
+  }
   JAX_FLUX_HD std::uint64_t EntriesOffset() const {
     return AlignUp(static_cast<std::uint64_t>(ControlWord::kCount) * kLineBytes, kAreaBytes);
   }

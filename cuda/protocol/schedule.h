@@ -111,6 +111,9 @@ struct ChunkGrid {
   JAX_FLUX_HD std::int32_t FlagIndex(std::int32_t b, std::int32_t r, std::int32_t d) const {
     return (b * RowChunks() + r) * DepthChunks() + d;
   }
+  // One more flag: the whole shard is there. It saves later tiles the look at every chunk's.
+  JAX_FLUX_HD std::int32_t WholeFlag() const { return Count(); }
+  JAX_FLUX_HD std::int32_t Flags() const { return Count() + 1; }
 };
 
 struct ChunkCoord {
