@@ -69,7 +69,7 @@ struct ChunkGate {
     if (k < next_k) return;
     std::int32_t here = ChunksHere(params, at.segment);
     if (here > 0) {
-      if (here == left) LearnWhole(params);
+      if (here == left && params.parity_mask != 0) LearnWhole(params);
       // Acquire of every flag that was read; pairs with ShardPush's PublishFlag on rank `segment`,
       // or with its copy of the flag, which the copy engine makes after that of the data.
       FenceAcquireSys();
@@ -102,8 +102,8 @@ struct ChunkGate {
   }
 
  private:
-  // Which segments are whole: their tiles then need no look at flags. The caller fences. Copy
-  // engines never say so.
+  // Which segments are whole: their tiles then need no look at flags. The caller fences. For pushed
+  // shards only: copy engines do not say so.
   __device__ __forceinline__ void LearnWhole(const GemmParams& params) {
     const protocol::Call& call = params.call;
 #pragma unroll 1

@@ -67,30 +67,17 @@ struct ShardPush {
       link.Publish(params.call, epoch, push.peer, [&](std::int32_t source) {
         return params.call.layout.AgFlagOffset(source, index);
       });
-      CountChunk(params, link, epoch, push.peer);
+      if (protocol::CountPushed<DeviceMemory>(params.call, push.peer, chunks.Count())) {
+        // Release, system scope; pairs with ChunkGate's LearnWhole on `peer`.
+        link.Publish(params.call, epoch, push.peer, [&](std::int32_t source) {
+          return params.call.layout.AgFlagOffset(source, chunks.WholeFlag());
+        });
+      }
       trace.Add(Span::kFlag, flag_begin, ticket);
     }
   }
 
  private:
-  // Whoever sends a peer's last chunk says that the shard is whole.
-  template <class Link>
-  __device__ static __forceinline__ void CountChunk(const GemmParams& params, Link& link,
-                                                    std::uint64_t epoch, std::int32_t peer) {
-    const protocol::Call& call = params.call;
-    std::uint8_t* pushed = call.base[call.rank] + call.layout.PushedOffset(peer);
-    // Acquire-release, GPU scope, with the other pushers' counts: each counts after its own chunk
-    // is written at the peer, so the last one's release covers them all.
-    const std::uint32_t before = DeviceMemory::FetchAddAcqRel(pushed, 1);
-    if (before + 1 != static_cast<std::uint32_t>(params.chunks.Count())) return;
-    DeviceMemory::StoreRelaxed32(pushed,
-                                 0);  // for the next call; nobody else touches it in this one
-    // Release, system scope; pairs with ChunkGate's LearnWhole on `peer`.
-    link.Publish(call, epoch, peer, [&](std::int32_t source) {
-      return call.layout.AgFlagOffset(source, params.chunks.WholeFlag());
-    });
-  }
-
   template <class Link, class Tile>
   __device__ static __forceinline__ void PushChunk(const GemmParams& params,
                                                    SharedMemory<Tile>& smem, Link& link,

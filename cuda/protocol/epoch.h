@@ -187,6 +187,17 @@ JAX_FLUX_HD void OpenCopyGate(const Call& call, std::uint64_t epoch) {
   Mem::StoreReleaseSys(call.Control(ControlWord::kCopyEpoch), epoch);
 }
 
+// Counts a chunk that is written at `peer`, its flag too; true for the last of `chunks`, whose
+// caller then publishes that the shard is whole. Acquire-release with the other pushers' counts,
+// GPU scope: each counts after its own chunk, so the last one's release covers all of them.
+template <class Mem>
+JAX_FLUX_HD bool CountPushed(const Call& call, std::int32_t peer, std::int32_t chunks) {
+  std::uint8_t* pushed = call.base[call.rank] + call.layout.PushedOffset(peer);
+  if (Mem::FetchAddAcqRel(pushed, 1) + 1 != static_cast<std::uint32_t>(chunks)) return false;
+  Mem::StoreRelaxed32(pushed, 0);  // for the next call: in this one nobody counts any more
+  return true;
+}
+
 // End of one CTA: one thread, after every role of the CTA has made its last claim, read and flag.
 // The launch's last CTA zeroes the tickets; on the call's last launch it first waits for every
 // entry and then advances the epoch.

@@ -104,7 +104,17 @@ class Kernel {
       if (kFlagPlace == FlagPlace::kAfterData) {
         protocol::PublishFlag<Mem>(call_, epoch_, push.peer, flag);
       }
+      if (protocol::CountPushed<Mem>(call_, push.peer, grid.Count())) {
+        protocol::PublishFlag<Mem>(call_, epoch_, push.peer,
+                                   call_.layout.AgFlagOffset(call_.rank, grid.WholeFlag()));
+      }
     }
+  }
+
+  // Whether all of a shard is here: one look instead of one per chunk.
+  bool Whole(std::int32_t segment) const {
+    const std::uint64_t flag = call_.layout.AgFlagOffset(segment, extents_.Chunks().WholeFlag());
+    return Mem::LoadAcquireSys(call_.base[call_.rank] + flag) >= epoch_;
   }
 
   // Copies every segment's chunks to gathered[b, W, m, k]; ours straight from x.
@@ -156,11 +166,12 @@ class Kernel {
       const protocol::TileCoord at =
           protocol::TileAt(grid, protocol::SegmentOrder::kOwnFirst, ticket);
       const bool own = at.segment == call_.rank;
+      const bool open = own || Whole(at.segment);
       const float* a = own ? operands_.x : Slot(call_.rank, at.segment);
       std::fill(sum.begin(), sum.end(), 0.0f);
       for (std::int32_t k = 0; k < extents_.depth; k += extents_.tile_depth) {
         const std::int32_t k_end = std::min(k + extents_.tile_depth, extents_.depth);
-        if (!own) Gate(at, k, k_end);
+        if (!open) Gate(at, k, k_end);
         Accumulate(at, a + XIndex(at.batch, 0, 0), k, k_end, &sum);
       }
       ForTile(at, [&](std::int32_t row, std::int32_t column, std::size_t index) {

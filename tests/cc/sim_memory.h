@@ -36,6 +36,9 @@ class Workspace {
           ControlWord::kDoneCtas, ControlWord::kWarned, ControlWord::kFailed}) {
       new (bytes_ + layout.ControlOffset(word)) std::atomic<std::uint32_t>(0);
     }
+    for (std::int32_t peer = 0; peer < layout.shape.world; ++peer) {
+      new (bytes_ + layout.PushedOffset(peer)) std::atomic<std::uint32_t>(0);
+    }
   }
   ~Workspace() { ::operator delete (bytes_, std::align_val_t{protocol::kAreaBytes}); }
   Workspace(const Workspace&) = delete;

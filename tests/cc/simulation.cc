@@ -65,7 +65,7 @@ GenerationLayout LayoutFor(const std::vector<Extents>& shapes, int world) {
   for (const Extents& extents : shapes) {
     const std::int32_t tiles = extents.Tiles(world, 0).SegmentTiles();
     const auto ranks = static_cast<std::uint64_t>(world);
-    shape.ag_flags = std::max(shape.ag_flags, extents.Chunks().Count());
+    shape.ag_flags = std::max(shape.ag_flags, extents.Chunks().Flags());
     shape.rs_flags = std::max(shape.rs_flags, tiles);
     shape.ag_half_bytes =
         std::max(shape.ag_half_bytes, ranks * extents.ShardFloats() * sizeof(float));
