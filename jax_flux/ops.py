@@ -163,7 +163,7 @@ def matmul_rs(
     """Computes ``lax.psum_scatter(x @ w, axis_name, scatter_dimension=scatter_axis, tiled=True)``.
 
     Where the fused kernel runs, finished tiles leave for their owner while others multiply, and
-    the owner adds the partials in f32 in fixed rank order.
+    the owner adds the partials in f32 in a fixed order.
 
     Args:
       x: [..., W * m, ..., k], all rows of this rank's slice of the contraction.

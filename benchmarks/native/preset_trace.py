@@ -3,20 +3,26 @@
 
 """The timeline of one call of a rank alone, over the emulated link: `preset.py trace`.
 
-Needs jax_flux on the path (PYTHONPATH=.), whose tools read and draw the trace.
+Needs jax_flux on the path (PYTHONPATH=.), whose tools read and draw the trace. Draws what
+`preset.py trace --json STEM` has kept, with notes where one wants them:
+
+    python preset_trace.py STEM_ag_1024_w4.npz PICTURE.png [US,ROW,TEXT ...]
 """
 
-import types
+import ast
+import pathlib
+import sys
 
 import numpy as np
-import torch
-from preset_link import Calls, plan_text
 
 from jax_flux.tools import timeline, timeline_plot
 
 
 def traced_call(library, name, op, row, world, rate, plan, calls=4):
     """(tracks, plan in words) of the last of some calls."""
+    import torch  # not where pictures are drawn
+    from preset_link import Calls, plan_text
+
     state = Calls(library, op, row, world, rate)
     call, ready, run = state.launcher(name, **plan)
     sms = torch.cuda.get_device_properties(0).multi_processor_count
@@ -64,4 +70,19 @@ def load(path):
         spans = stored["spans"][at : at + count]
         tracks.append(timeline.Track(cta, timeline.ROLES[role], sm, begin, spans, lost))
         at += count
-    return types.SimpleNamespace(tracks=tracks, about=str(stored["about"]))
+    return tracks, ast.literal_eval(str(stored["about"]))
+
+
+def main():
+    source, target, *notes = sys.argv[1:]
+    tracks, about = load(source)
+    title = f"{about['row']}, W = {about['world']}: {about['label']}"
+    placed = []
+    for note in notes:
+        us, row, text = note.split(",", 2)
+        placed.append((float(us), float(row), text))
+    timeline_plot.draw(tracks, title, pathlib.Path(target), 4, placed)
+
+
+if __name__ == "__main__":
+    main()

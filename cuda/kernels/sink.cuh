@@ -241,46 +241,51 @@ struct SlotMover {
     trace.Add(Span::kStore, begin, ticket);
   }
 
-  // Whether every peer's flag of this tile is up. Relaxed reads, all in flight at once; the fences
-  // make them acquires and order the async proxy's reads after them.
-  __device__ __forceinline__ bool PartialsHere(std::int32_t flag) const {
+  // Bit per step of PartialSourceAt: whether the flag of that partial is up. Relaxed reads, all in
+  // flight at once; the fences make them acquires and order the async proxy's reads after them.
+  __device__ __forceinline__ std::uint32_t PartialsHere(std::int32_t flag) const {
     const protocol::Call& call = params.call;
     std::uint64_t seen[protocol::kMaxWorld];
 #pragma unroll
     for (std::int32_t i = 0; i < protocol::kMaxWorld; ++i) {
-      // Past the last peer, the last one again.
+      // Past the last partial, the last one again.
       const std::int32_t step = i < call.world - 1 ? i : call.world - 2;
-      const std::int32_t source = protocol::PushPeerAt(call.rank, call.world, step);
+      const std::int32_t source = protocol::PartialSourceAt(call.rank, call.world, step);
       seen[i] =
           DeviceMemory::LoadRelaxed(call.base[call.rank] + call.layout.RsFlagOffset(source, flag));
     }
-    bool here = true;
+    std::uint32_t here = 0;
 #pragma unroll
-    for (std::int32_t i = 0; i < protocol::kMaxWorld; ++i) here &= seen[i] >= epoch;
-    if (!here) return false;
+    for (std::int32_t i = 0; i < protocol::kMaxWorld; ++i)
+      here |= (seen[i] >= epoch ? 1u : 0u) << i;
+    if (here == 0) return 0;
     // Acquire, system scope; pairs with PublishFlag of the streams that made the partials.
     FenceAcquireSys();
     bulk::FenceGenericToAsync();
-    return true;
+    return here;
   }
 
-  // Partials of an own tile in rank order, own rank left out: its sum starts from the
-  // accumulators, which never were rounded.
+  // Partials of an own tile, oldest first, own rank left out: its sum starts from the accumulators,
+  // which never were rounded. The order depends on the ranks alone, so the bits are the same on
+  // every run. Measured: in rank order W = 8's last tiles had waited for a late partial before the
+  // early ones were added, 15 us of 237.
   __device__ __forceinline__ void FetchPartials(const protocol::TileCoord& at, std::int32_t flag,
                                                 std::int32_t parity, std::int32_t ticket) {
     const TraceTime begin = trace.Now();
     const std::int32_t rank = params.call.rank;
-    const bool here = PartialsHere(flag);
-    for (std::int32_t source = 0; source < params.call.world; ++source) {
-      if (source == rank) continue;
-      if (!here) {
-        const TraceTime wait_begin = trace.Now();
+    std::uint32_t here = PartialsHere(flag);
+    for (std::int32_t step = 0; step < params.call.world - 1; ++step) {
+      const std::int32_t source = protocol::PartialSourceAt(rank, params.call.world, step);
+      const TraceTime wait_begin = trace.Now();
+      // More may have come while the ones before were added.
+      if ((here >> step & 1) == 0) here |= PartialsHere(flag);
+      if ((here >> step & 1) == 0) {
         // Acquire, system scope; pairs with PublishFlag of the stream that made it on `source`.
         protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kRsTile, source,
                                           flag, params.call.layout.RsFlagOffset(source, flag));
         bulk::FenceGenericToAsync();  // flag by the generic proxy, data by the async proxy
-        trace.Add(Span::kPartial, wait_begin, ticket);
       }
+      trace.Add(Span::kPartial, wait_begin, ticket, kTraceGateNs);
       for (int box = 0; box < Tile::kBoxes; ++box) {
         // Own store has read the slot, or the consumers have added what was in it.
         smem.slot_empty[stream][cursor.Slot()].Wait(cursor.EmptyParity(), "slot for a partial");

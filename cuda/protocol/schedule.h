@@ -28,6 +28,12 @@ JAX_FLUX_HD std::int32_t PushPeerAt(std::int32_t rank, std::int32_t world, std::
   return (rank + 1 + step) % world;
 }
 
+// Source of the partial that an owner adds at a step: the rank that made it first, r-1, begins (its
+// first segment is ours), and r+1, whose last foreign segment is ours, ends.
+JAX_FLUX_HD std::int32_t PartialSourceAt(std::int32_t rank, std::int32_t world, std::int32_t step) {
+  return (rank + world - 1 - step) % world;
+}
+
 // Tiles of an output of W segments x batch x rows x columns. A tile is what one cluster claims;
 // none straddles a segment or a batch, so ragged rows need no padding.
 struct TileGrid {
