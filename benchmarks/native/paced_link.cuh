@@ -51,9 +51,9 @@ class PacedLink {
                                           std::int32_t peer, Offset offset) {
     if (boxes_ > 0) AwaitTime(leaves_[(boxes_ - 1) % kRing] + state_->flag_ticks);
     const std::int32_t source = (2 * call.rank + call.world - peer) % call.world;
-    // Release, system scope; the second one pairs with AwaitFlag and the gate's sweep of this rank.
-    protocol::PublishFlag<kernels::DeviceMemory>(call, epoch, peer, offset(call.rank));
+    // Release, system scope; the first one pairs with AwaitFlag and the gate's sweep of this rank.
     protocol::PublishFlag<kernels::DeviceMemory>(call, epoch, call.rank, offset(source));
+    protocol::PublishFlag<kernels::DeviceMemory>(call, epoch, peer, offset(call.rank));
   }
 
  private:

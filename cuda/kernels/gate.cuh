@@ -35,7 +35,7 @@ struct OpenGate {
 // long as one stage lasts, and passes while the stages in front are full.
 template <class Tile>
 struct ChunkGate {
-  static constexpr std::int32_t kSweep = 4;  // flags read at once; more would spill
+  static constexpr std::int32_t kSweep = 8;  // flags read at once
 
   std::uint64_t epoch;
   std::int32_t next_k = 0;      // chunks of the tile below this k are here

@@ -18,7 +18,10 @@ constexpr std::uint64_t kElementBytes = 2;
 constexpr std::uint32_t kTileK = 64;         // tile.cuh
 constexpr std::uint32_t kBox = 64;           // rows and columns of a slot, tile.cuh
 constexpr std::uint32_t kPushColumns = 256;  // tile.cuh
-constexpr std::int32_t kSweepRows = 512;
+constexpr std::int32_t kSweepRows = 2048;    // rows that share a walk over w
+// The same where the first wave takes peers' rows: so many arrive within half a tile's time.
+constexpr std::int32_t kEarlyRows = 1024;
+constexpr std::int32_t kWaveCtas = 132;  // SMs of H100 and H200: only speed hangs on it
 
 std::uint64_t U64(std::int32_t value) { return static_cast<std::uint64_t>(value); }
 std::uint32_t U32(int value) { return static_cast<std::uint32_t>(value); }
@@ -245,29 +248,33 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
 GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p, Transport transport) {
   GemmPlan plan;
   const std::int32_t cluster_rows = instance.kernel.tile[0] * instance.kernel.cluster[0];
+  const std::int32_t cluster = instance.kernel.cluster[0] * instance.kernel.cluster[1];
   // About 2048 rows of x stay in L2 while w streams past them.
-  plan.raster_group = std::max(1, 2048 / cluster_rows);
-  // Segments of few rows share a sweep, until about 512 rows do: each sweep reads all of w again.
-  // Nothing is divided by no rows: CanRun, which refuses them in words, comes after.
+  plan.raster_group = std::max(1, kSweepRows / cluster_rows);
+  plan.transport = transport;
+  const protocol::TileGrid grid = Grid(instance, p, plan);
+  const std::int64_t own_tiles = std::int64_t{p.batch} * grid.RowTiles() * grid.ColumnTiles();
+  const bool early = p.op == GemmOp::kAgMatmul && own_tiles * 8 < kWaveCtas / cluster * 7;
+  // Segments of few rows share a sweep: each sweep reads all of w again. Nothing is divided by no
+  // rows: CanRun, which refuses them in words, comes after.
   const std::int32_t segment_rows =
       std::max(1, protocol::CeilDiv(p.rows, cluster_rows)) * cluster_rows;
-  plan.sweep_segments = std::max(1, std::min(p.world - 1, kSweepRows / segment_rows));
-  plan.transport = transport;
+  const std::int32_t shared = (early ? kEarlyRows : kSweepRows) / segment_rows;
+  plan.sweep_segments = std::max(1, std::min(p.world - 1, shared));
   if (transport == Transport::kCopy) {
     plan.chunk_rows = PieceRows(p);
     return plan;
   }
+  // Chunks in flight share the link: few pushers at a time, so that chunks arrive one by one, and
+  // enough of them for the link (about 7 GB/s each).
+  plan.push_ctas = 64;
   plan.chunk_rows = 128;
-  // One CTA pushes a chunk: enough chunks to keep most CTAs busy, few enough that waiting for
-  // their flags is cheap.
-  constexpr std::int32_t kWantedChunks = 96;
-  const std::int32_t row_chunks = p.batch * protocol::CeilDiv(p.rows, plan.chunk_rows);
-  const std::int32_t depth_chunks = std::max(1, kWantedChunks / std::max(1, row_chunks));
-  const std::int32_t boxes =
-      protocol::CeilDiv(p.depth, depth_chunks * static_cast<std::int32_t>(kPushColumns));
-  plan.chunk_depth = std::max(2, boxes) * static_cast<std::int32_t>(kPushColumns);
-  // Few rows per rank: everybody needs the first k range at once.
-  plan.depth_outer = row_chunks <= 8;
+  // 64 KiB where the first tiles wait for them; later ones are there in time in any case.
+  const std::int32_t columns = static_cast<std::int32_t>(kPushColumns);
+  plan.chunk_depth = std::min(early ? 1 : 4, protocol::CeilDiv(p.depth, columns)) * columns;
+  // The first wave walks through k of every peer that it touches.
+  plan.push_peers = early ? plan.sweep_segments : 1;
+  plan.depth_outer = early || p.batch * protocol::CeilDiv(p.rows, plan.chunk_rows) <= 8;
   return plan;
 }
 

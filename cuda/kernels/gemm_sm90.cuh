@@ -61,6 +61,9 @@ __device__ __forceinline__ void InitBarriers(SharedMemory<Tile>& smem) {
   FenceBarrierInit();
 }
 
+// k blocks before a tile's end at which the next ticket is taken.
+inline constexpr int kClaimAhead = 4;
+
 // Producer role: one thread.
 template <class Tile, class Schedule, class Gate, class Trace>
 __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMemory<Tile>& smem,
@@ -70,6 +73,7 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
   TicketRing<Tile> tickets(smem);
   RingCursor<Tile::kStages> stage;
   const std::int32_t total = params.grid.TotalTiles();
+  const std::int32_t claim_block = max(0, params.k_blocks - kClaimAhead);
   std::int32_t next = cta_rank == 0 ? schedule.Claim(params) : 0;
   for (;;) {
     std::int32_t ticket = next < total ? next : kNoTile;
@@ -79,9 +83,6 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
       ticket = tickets.template Read<false>();
     }
     if (ticket == kNoTile) return;
-    // One tile ahead: the atomic's latency passes under this tile's loads.
-    if (cta_rank == 0) next = schedule.Claim(params);
-
     const protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
     const std::int32_t row = CtaRow<Tile>(at, cta_rank);
     const std::int32_t column = CtaColumn<Tile>(at, cta_rank);
@@ -91,6 +92,9 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
     gate.EnterTile(params, at, row);
     for (std::int32_t block = 0; block < params.k_blocks; ++block) {
       const std::int32_t k = block * kTileK;
+      // Shortly before the tile's end: the atomic's latency passes under its last loads, and a
+      // cluster that has waited for a peer takes no tile which another one could begin earlier.
+      if (cta_rank == 0 && block == claim_block) next = schedule.Claim(params);
       const TraceTime gate_begin = trace.Now();
       gate.AwaitBlock(params, at, k);
       trace.Add(Span::kGate, gate_begin, ticket, kTraceGateNs);

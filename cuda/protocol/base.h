@@ -16,7 +16,7 @@
 namespace jax_flux::protocol {
 
 // Bumped whenever layout, flags or order change: ranks compare it before their first call.
-inline constexpr std::int32_t kProtocolVersion = 2;
+inline constexpr std::int32_t kProtocolVersion = 3;
 
 // One NVLink domain of a Hopper node. Larger groups take the reference.
 inline constexpr std::int32_t kMaxWorld = 8;
