@@ -269,9 +269,11 @@ GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p, Transpo
   // enough of them for the link (about 7 GB/s each).
   plan.push_ctas = 64;
   plan.chunk_rows = 128;
-  // 64 KiB where the first tiles wait for them; later ones are there in time in any case.
+  // 64 KiB where the first tiles wait for them, 256 else: those are there in time in any case.
   const std::int32_t columns = static_cast<std::int32_t>(kPushColumns);
-  plan.chunk_depth = std::min(early ? 1 : 4, protocol::CeilDiv(p.depth, columns)) * columns;
+  const std::int32_t rows = std::max(1, std::min(p.rows, plan.chunk_rows));
+  const std::int32_t wanted = std::max(1, (early ? 1 : 4) * plan.chunk_rows / rows);
+  plan.chunk_depth = std::min(wanted, protocol::CeilDiv(p.depth, columns)) * columns;
   // The first wave walks through k of every peer that it touches.
   plan.push_peers = early ? plan.sweep_segments : 1;
   plan.depth_outer = early || p.batch * protocol::CeilDiv(p.rows, plan.chunk_rows) <= 8;
