@@ -54,6 +54,19 @@ def layout(place: Place, heads: Heads, input_shape: Any) -> tuple[tuple[int, ...
     return shape, spec
 
 
+def check_dtype(heads: Heads, dtype: Any) -> None:
+    """Refuses what would cut keys and values off."""
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise errors.DtypeError(
+            errors.message(
+                heads.layer,
+                f"the cache is asked for in {jnp.dtype(dtype).name}",
+                "Keys and values are real numbers, and are kept in the cache's dtype",
+                "Pass a float dtype such as jnp.bfloat16",
+            )
+        )
+
+
 def call_specs(place: Place, x: jax.Array) -> Any:
     """Specs of (keys, values, index) where x is the call's input."""
     if place.kind is not Kind.GLOBAL:

@@ -113,6 +113,15 @@ class Heads:
                     "Add the missing dimensions, mask[None, None]",
                 )
             )
+        if mask is not None and mask.dtype != bool:
+            raise errors.DtypeError(
+                errors.message(
+                    self.layer,
+                    f"mask is {_checks.shown(mask)}",
+                    "A mask is bool, True where a query may see a key",
+                    "Compare, mask > 0; a bias on the logits is not offered",
+                )
+            )
         if place.kind is not Kind.GLOBAL:
             return None, None
         batch = place.rows(x)[0] if x.ndim == 3 else None

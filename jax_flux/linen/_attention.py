@@ -44,7 +44,7 @@ class ParallelSelfAttention(BlockModule):
         max_length positions makes it, ``apply(..., mutable=["cache"])`` extends it.
 
     Raises:
-      AxisError, ShapeError, OptionError: as `jax_flux.nnx.ParallelSelfAttention`.
+      AxisError, ShapeError, OptionError, DtypeError: as `jax_flux.nnx.ParallelSelfAttention`.
 
     Notes:
       No dropout, no normalisation of queries and keys. Decoding is causal whatever ``is_causal``.

@@ -45,7 +45,8 @@ class ParallelSelfAttention(nnx.Module):
 
     Raises:
       AxisError, ShapeError, OptionError: as `ColumnParallelLinear`; also ShapeError where heads do
-        not divide, OptionError for decoding without a cache.
+        not divide, OptionError for decoding without a cache, DtypeError for a mask that is not
+        bool or a cache that is not of floats.
 
     Notes:
       No dropout, no normalisation of queries and keys. Decoding is causal whatever ``is_causal``.
@@ -166,8 +167,9 @@ class ParallelSelfAttention(nnx.Module):
           input_shape: [b, max_length, in_features] or [max_length, in_features] as in
             ``nnx.MultiHeadAttention``; max_length counts prompt and result. Inside shard_map b is
             this rank's. On global arrays b is sharded over ``batch_axes``.
-          dtype: of keys and values.
+          dtype: of keys and values, a float.
         """
+        cache.check_dtype(self.heads, dtype)
         place = self.parallel.world_if_known() or Place(Kind.PLAIN, self.parallel, (), 1)
         shape, spec = cache.layout(place, self.heads, input_shape)
 

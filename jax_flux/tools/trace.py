@@ -46,9 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         ranks = group.join(options)
         traces, error = run(options.row, ranks, options.calls)
         tracks = {rank: timeline.decode(trace) for rank, trace in enumerate(traces)}
-    except (group.GroupError, NoTrace, timeline.TraceError, errors.NativeError) as problem:
+    except (group.GroupError, NoTrace, timeline.TraceError, errors.FluxError) as problem:
         print(f"jax_flux trace: {problem}", file=sys.stderr)
         return 1
+    except jax.errors.JaxRuntimeError as problem:
+        print(f"jax_flux trace: {_ffi.last_failure() or problem}", file=sys.stderr)
+        return group.leave(1, broken=True)
     if jax.process_index() != 0:
         return 0
     about = dict(
@@ -115,6 +118,8 @@ def _judge(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
             parser.error(f"{flag} {path}: name a file in a folder that exists")
     if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot draws with matplotlib, which is missing: pip install matplotlib")
+    if options.rank < 0:
+        parser.error(f"--rank {options.rank}: ranks count from 0")
     for flag, value in (("--ctas", options.ctas), ("--calls", options.calls)):
         if value < 1:
             parser.error(f"{flag} {value}: at least 1")
@@ -220,7 +225,7 @@ def write(tracks: Tracks, about: Mapping[str, Any], options: argparse.Namespace)
     if options.json is not None:
         options.json.write_text(json.dumps(timeline.chrome(tracks, about)) + "\n", "utf-8")
     if options.plot is not None:
-        rank = min(options.rank, max(tracks))
+        rank = min(options.rank, max(tracks))  # the title says which
         title = f"{about['row']}, W = {about['world']}, rank {rank} ({about['label']})"
         timeline_plot.draw(tracks[rank], title, options.plot, options.ctas)
     show(tracks, about, options.plain)

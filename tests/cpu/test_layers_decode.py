@@ -341,3 +341,15 @@ def test_cache_that_the_mesh_cannot_split_is_refused(mesh):
         Nnx(mesh, batch=3)
     with raises(errors.ShapeError, "the cache is asked for inputs of shape [8]", "Pass that shape"):
         Nnx(mesh).layer.init_cache((8,))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_mask_is_bool(framework, mesh):
+    layer = MAKE[framework](mesh)
+    with raises(errors.DtypeError, "ParallelSelfAttention", "float32[1, 1, 4, 8]", "mask is bool"):
+        layer.step(plain()[1][:, :PROMPT], True, mask=jnp.ones((1, 1, PROMPT, S)))
+
+
+def test_a_cache_of_integers_is_refused(mesh):
+    with raises(errors.DtypeError, "ParallelSelfAttention", "int8", "Pass a float dtype"):
+        Nnx(mesh, dtype=jnp.int8)

@@ -179,6 +179,7 @@ def test_command_on_cpu_says_what_it_needs():
         (["--plot", "no_such_folder/t.png"], "name a file in a folder that exists"),
         (["--ctas", "0"], "--ctas 0: at least 1"),
         (["--calls", "0"], "--calls 0: at least 1"),
+        (["--rank", "-1"], "--rank -1: ranks count from 0"),
         (["--processes", "2"], "belong together"),
     ],
 )
@@ -190,6 +191,21 @@ def test_command_refuses_flags_in_words(flags, words, capsys):
 
 def _group(world, label=group.REAL):
     return group.Group(programs.make_mesh((world,), ("tp",)), label, "")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [jax.errors.JaxRuntimeError("it gave up"), jax_flux.errors.TuningError("it gave up")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_call_that_fails_is_told_in_one_line(error, monkeypatch, capsys):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(group, "join", lambda options: _group(2))
+    monkeypatch.setattr(trace, "run", fail)
+    assert trace.main([]) == 1
+    assert capsys.readouterr().err == "jax_flux trace: it gave up\n"
 
 
 def test_run_refuses_a_row_that_does_not_divide():
