@@ -20,7 +20,7 @@ import jax
 from jax_flux import _ffi, _plan, _records, _tuning, errors
 from jax_flux.tools import about, cases, group, trials
 from jax_flux.tools.cases import Case
-from jax_flux.tools.tuner import Call, Place, RowTrials, Say, tune_rows
+from jax_flux.tools.tuner import Call, Place, RowTrials, Say, Stopped, tune_rows
 
 DEFAULT_ROWS = "gpt3+ag,gpt3+rs,layers"
 LAYOUTS = ("nn", "nt")
@@ -70,12 +70,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if speaks:
             write(out, list(found.values()))
 
-    done = tune_rows(calls, place, row_trials, say, save)
+    broken = False
+    try:
+        done = tune_rows(calls, place, row_trials, say, save)
+    except Stopped as stopped:
+        done, broken = stopped.done, True
     if speaks:
         print(f"{done} of {len(calls)} rows recorded in {out}")
         if jax.process_count() > 1:
             print("Every host of a job must have the same file: copy it to the others.")
-    return 0 if done == len(calls) else 1
+    return group.leave(0 if done == len(calls) else 1, broken=broken)
 
 
 def write(path: pathlib.Path, records: Sequence[_records.Record]) -> None:

@@ -62,6 +62,14 @@ class Place:
         )
 
 
+class Stopped(Exception):
+    """A row broke off, so the run did; ``done`` rows have a record."""
+
+    def __init__(self, done: int) -> None:
+        super().__init__(f"stopped after {done} rows")
+        self.done = done
+
+
 class RowTrials(Protocol):
     """What `tune_row` asks of the devices; `trials.Trials`, or made-up times in tests."""
 
@@ -90,7 +98,11 @@ def tune_rows(
     say: Say,
     save: Callable[[_records.Record], None],
 ) -> int:
-    """Tunes row by row and saves each at once; returns how many have a record."""
+    """Tunes row by row and saves each at once; returns how many have a record.
+
+    Raises:
+      Stopped: a row failed in a way that leaves the other processes where nobody knows.
+    """
     done = 0
     for at, call in enumerate(calls, 1):
         head = f"[{at}/{len(calls)}] {call.name}"
@@ -103,7 +115,7 @@ def tune_rows(
         except Exception as error:
             # Peers may be in another call now: nothing measured after it could be trusted.
             say(f"{head}: stopped. {measure.first_line(error)}")
-            return done
+            raise Stopped(done) from error
         if record is None:
             say(f"{head}: no kernel ran and was right")
             continue

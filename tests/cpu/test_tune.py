@@ -8,6 +8,7 @@ import itertools
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -174,7 +175,11 @@ CALL = tuner.Call(cases.Case("ag", 4096, 1536, 4096), "nn")
 
 def tuned(surface_of, calls=(CALL,), at=None):
     said, saved = [], []
-    done = tuner.tune_rows(calls, at or place(), surface_of, said.append, saved.append)
+    try:
+        done = tuner.tune_rows(calls, at or place(), surface_of, said.append, saved.append)
+    except tuner.Stopped as stopped:
+        done = stopped.done
+        assert "stopped." in said[-1]
     assert done == len(saved)
     return saved, "\n".join(said)
 
@@ -250,6 +255,26 @@ def test_a_run_that_breaks_keeps_what_it_has():
     saved, said = tuned(surface_of, rows)
     assert len(saved) == 1
     assert "[2/3] rs-4096x1536x4096 nn: stopped. RuntimeError: a peer is gone" in said
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_broken_run_leaves_without_waiting_for_its_peers(tmp_path, monkeypatch, breaks):
+    def rows(*_):
+        if breaks:
+            raise tuner.Stopped(0)
+        return 1
+
+    left = []
+    monkeypatch.setattr(tune.group, "join", lambda options: SimpleNamespace(on_gpu=True))
+    monkeypatch.setattr(tune, "_place", lambda *_: place())
+    monkeypatch.setattr(tune, "tune_rows", rows)
+    monkeypatch.setattr(
+        tune.group, "leave", lambda status, broken: left.append((status, broken)) or status
+    )
+    flags = ["--rows", "ag-64x64x64", "--out", str(tmp_path / "t.json")]
+    assert tune.main(flags) == int(breaks)
+    assert left == [(int(breaks), breaks)]
+    _tuning.use(None)
 
 
 def test_records_of_shared_gpus_and_batches_are_marked():
