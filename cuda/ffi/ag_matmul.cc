@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Handlers of ag_matmul: x[b, m, k], w_i[k, n_i] ..., biases -> y_i[b, W, m, n_i] ...
-// Several weights are one call: the first launch brings the peers' shards into the workspace, the
-// others multiply the same slots, whose flags are up by then. One entry, one epoch. With the copy
-// transport a gate is the first launch instead, and copy engines bring the shards.
-// Route: jax_flux/_lowering.py -> here -> kernels/gemm.h, copy_transport.h.
+// Up to four weights are one launch. More of them are one call still: its first launch brings the
+// peers' shards into the workspace, later ones multiply the same slots. One entry, one epoch. With
+// the copy transport a gate is the first launch instead, and copy engines bring the shards. Route:
+// jax_flux/_lowering.py -> here -> kernels/gemm.h, copy_transport.h.
+#include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <vector>
 
@@ -28,11 +30,21 @@ struct Operands {
   xla_ffi::AnyBuffer x;
   struct Launch {
     kernels::GemmProblem problem;
-    const void* w;
-    void* y;
-    const void* bias;
+    kernels::GemmWeight weight;
+    kernels::GemmWeight more[kernels::kMoreWeights];
   };
   std::vector<Launch> launches;
+
+  void Add(const kernels::GemmProblem& problem, std::size_t index,
+           const kernels::GemmWeight& weight) {
+    const std::size_t place = index % (kernels::kMoreWeights + 1);
+    if (place == 0) {
+      launches.push_back({problem, weight, {}});
+      return;
+    }
+    launches.back().problem.more_columns[place - 1] = problem.columns;
+    launches.back().more[place - 1] = weight;
+  }
 };
 
 Expected<Operands> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::RemainingArgs& ws,
@@ -55,6 +67,7 @@ Expected<Operands> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::RemainingA
       CheckBuffer(gemm, "x", x, {in[0], in[1], in[2]}, "it must be [b, m, k]"));
   Operands operands = {gemm, x, {}};
   std::vector<std::int64_t> columns;
+  std::vector<kernels::GemmWeight> weights;
   for (std::size_t i = 0; i < ys.size(); ++i) {
     const auto w = ws.get<xla_ffi::AnyBuffer>(i);
     const auto y = ys.get<xla_ffi::AnyBuffer>(i);
@@ -70,13 +83,16 @@ Expected<Operands> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::RemainingA
                                          "its depth must be x's k"));
     JAX_FLUX_RETURN_IF_ERROR(
         CheckBuffer(gemm, "y", **y, {in[0], gemm.site.world, in[1], n}, "it must be [b, W, m, n]"));
-    operands.launches.push_back({gemm.Problem(kernels::GemmOp::kAgMatmul, in[0], in[1], n, in[2]),
-                                 w->untyped_data(), (*y)->untyped_data(), nullptr});
+    weights.push_back({w->untyped_data(), (*y)->untyped_data(), nullptr});
     columns.push_back(n);
   }
   auto biases = DecodeBiases(gemm, ws, ys.size(), columns);
   if (!biases.ok()) return biases.status();
-  for (std::size_t i = 0; i < ys.size(); ++i) operands.launches[i].bias = biases.value()[i];
+  for (std::size_t i = 0; i < ys.size(); ++i) {
+    weights[i].bias = biases.value()[i];
+    operands.Add(gemm.Problem(kernels::GemmOp::kAgMatmul, in[0], in[1], columns[i], in[2]), i,
+                 weights[i]);
+  }
   return operands;
 }
 
@@ -104,17 +120,17 @@ xla_ffi::Error InitializeAgMatmul(std::int32_t device, cudaStream_t stream,
   return xla_ffi::Error::Success();
 }
 
-// The GEMMs, one per weight.
+// The GEMMs.
 Status EnqueueLaunches(const Operands& operands, const runtime::Binding* binding,
                        cudaStream_t stream) {
   const std::size_t count = operands.launches.size();
   for (std::size_t i = 0; i < count; ++i) {
     const auto& launch = operands.launches[i];
     const bool first = i == 0 && !operands.call.copies();
-    JAX_FLUX_RETURN_IF_ERROR(EnqueueGemm(
-        operands.call, binding, launch.problem,
-        {operands.x.untyped_data(), launch.w, launch.y, launch.bias, first, i + 1 == count},
-        stream));
+    const auto& [w, y, bias] = launch.weight;
+    GemmLaunch gemm = {operands.x.untyped_data(), w, y, bias, first, i + 1 == count};
+    std::copy(std::begin(launch.more), std::end(launch.more), std::begin(gemm.more));
+    JAX_FLUX_RETURN_IF_ERROR(EnqueueGemm(operands.call, binding, launch.problem, gemm, stream));
   }
   return Status();
 }

@@ -238,9 +238,16 @@ Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
   if (call.copies() && binding->shares_gpu) {
     plan.sm_margin = std::max(plan.sm_margin, kSmsForLocalCopies);
   }
-  const std::string error = kernels::LaunchGemm(
-      *call.instance, problem, plan, {launch.x, launch.w, launch.y, {launch.bias, call.activation}},
-      binding != nullptr ? &kernel_call : nullptr, stream, {nullptr, launch.trace});
+  kernels::GemmOperands operands = {launch.x, launch.w, launch.y, {launch.bias, call.activation}};
+  for (int i = 0; i < kernels::kMoreWeights; ++i) {
+    operands.more[i] = launch.more[i];
+    JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "w", launch.more[i].w));
+    JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "the result", launch.more[i].y));
+    JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "bias", launch.more[i].bias));
+  }
+  const std::string error = kernels::LaunchGemm(*call.instance, problem, plan, operands,
+                                                binding != nullptr ? &kernel_call : nullptr, stream,
+                                                {nullptr, launch.trace});
   if (!error.empty()) {
     return Status(Code::kInternal, Format("%s: %s", OpName(call.site.op), error.c_str()));
   }

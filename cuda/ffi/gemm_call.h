@@ -81,6 +81,7 @@ struct GemmLaunch {
   const void* bias;  // null for none
   bool first;
   bool last;
+  kernels::GemmWeight more[kernels::kMoreWeights] = {};
   void* trace = nullptr;  // of a traced instance: kernels::TraceBytes, zeroed
 };
 runtime::Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,

@@ -92,10 +92,13 @@ __device__ __forceinline__ void FinishTile(const GemmParams& params, Accumulator
     writer.Add(acc, params.call.world - 1);
     trace.Add(Span::kAdd, begin, ticket);
   }
-  if (epilogue.bias != nullptr) {
-    const protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
+  if (epilogue.any_bias) {
+    protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
+    const int weight = TakeWeight(params, at);
+    const void* bias = weight == 0 ? epilogue.bias : params.more[weight - 1].bias;
+    const std::int32_t columns = weight == 0 ? params.columns : params.more[weight - 1].columns;
     const auto cta_rank = static_cast<std::int32_t>(Tile::kCluster == 1 ? 0 : ClusterRank());
-    AddBias<Tile>(acc, epilogue.bias, CtaColumn<Tile>(at, cta_rank), params.grid.columns);
+    if (bias != nullptr) AddBias<Tile>(acc, bias, CtaColumn<Tile>(at, cta_rank), columns);
   }
   // matmul_rs has no activation.
   if constexpr (!Sink::kReduces) Activate(acc, epilogue.activation);

@@ -17,6 +17,7 @@ enum class Activation : std::int32_t { kNone = 0, kRelu = 1, kGelu = 2, kSilu = 
 struct Epilogue {
   const void* bias;  // [n] of the operands' type, 4-byte aligned; null for none
   Activation activation;
+  bool any_bias = false;  // of any weight of the launch; LaunchGemm sets it
 };
 
 }  // namespace jax_flux::kernels

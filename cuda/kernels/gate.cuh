@@ -35,7 +35,8 @@ struct OpenGate {
 // long as one stage lasts, and passes while the stages in front are full.
 template <class Tile>
 struct ChunkGate {
-  static constexpr std::int32_t kSweep = 8;  // flags read at once
+  static constexpr std::int32_t kSweep =
+      6;  // flags read at once; the producer has no registers for more
 
   std::uint64_t epoch;
   std::int32_t next_k = 0;      // chunks of the tile below this k are here

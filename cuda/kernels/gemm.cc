@@ -26,16 +26,31 @@ constexpr std::int32_t kWaveCtas = 132;  // SMs of H100 and H200: only speed han
 std::uint64_t U64(std::int32_t value) { return static_cast<std::uint64_t>(value); }
 std::uint32_t U32(int value) { return static_cast<std::uint32_t>(value); }
 
+int TileColumns(const GemmInstance& instance) {
+  return instance.kernel.tile[1] * instance.kernel.cluster[1];
+}
+
+// Columns of all weights, each in whole tiles where there are several.
+std::int64_t AllColumns(const GemmInstance& instance, const GemmProblem& p) {
+  if (p.more_columns[0] == 0) return p.columns;
+  const std::int64_t unit = TileColumns(instance);
+  std::int64_t tiles = protocol::CeilDiv(p.columns, static_cast<std::int32_t>(unit));
+  for (const std::int32_t columns : p.more_columns) {
+    tiles += protocol::CeilDiv(columns, static_cast<std::int32_t>(unit));
+  }
+  return tiles * unit;
+}
+
 protocol::TileGrid Grid(const GemmInstance& instance, const GemmProblem& problem,
                         const GemmPlan& plan) {
   const std::int32_t tile_rows = instance.kernel.tile[0] * instance.kernel.cluster[0];
-  const std::int32_t tile_columns = instance.kernel.tile[1] * instance.kernel.cluster[1];
+  const auto columns = static_cast<std::int32_t>(AllColumns(instance, problem));
   // More than all segments or rows is all of them; as given it might overflow in TileAt.
   const std::int32_t sweep = std::min(plan.sweep_segments, problem.world);
   const std::int32_t group =
       std::min(plan.raster_group, sweep * protocol::CeilDiv(problem.rows, tile_rows));
-  return {problem.world, problem.rank, problem.batch, problem.rows, problem.columns,
-          tile_rows,     tile_columns, group,         sweep};
+  return {problem.world, problem.rank,          problem.batch, problem.rows, columns,
+          tile_rows,     TileColumns(instance), group,         sweep};
 }
 
 protocol::ChunkGrid Chunks(const GemmProblem& problem, const GemmPlan& plan) {
@@ -84,12 +99,13 @@ TensorMapSpec Area(const void* base, std::int32_t width, std::int32_t rows, std:
   return spec;
 }
 
-TensorMapSpec Weight(const GemmInstance& instance, const GemmProblem& problem, const void* w) {
+TensorMapSpec Weight(const GemmInstance& instance, const GemmProblem& problem, const void* w,
+                     std::int32_t columns) {
   TensorMapSpec spec;
   spec.base = w;
   spec.rank = 2;
-  const std::int32_t inner = problem.transpose_w ? problem.depth : problem.columns;
-  const std::int32_t outer = problem.transpose_w ? problem.columns : problem.depth;
+  const std::int32_t inner = problem.transpose_w ? problem.depth : columns;
+  const std::int32_t outer = problem.transpose_w ? columns : problem.depth;
   spec.extent[0] = U64(inner);
   spec.extent[1] = U64(outer);
   spec.stride_bytes[1] = U64(inner) * kElementBytes;
@@ -150,14 +166,29 @@ void EncodeGathered(const GemmInstance& instance, const GemmProblem& p, const vo
 std::string FillParams(const GemmInstance& instance, const GemmProblem& p, const GemmPlan& plan,
                        const GemmOperands& operands, const protocol::Call* call,
                        GemmParams* params) {
-  const auto& [x, w, y, epilogue] = operands;
+  const auto& [x, w, y, epilogue, more] = operands;
   Encodings encode(instance.dtype);
   const std::int32_t x_segments = p.op == GemmOp::kMatmulRs ? p.world : 1;
   const std::int32_t y_segments = p.op == GemmOp::kAgMatmul ? p.world : 1;
   encode.Add(Segmented(x, p.depth, p.rows, x_segments, p.batch, kTileK, instance.x_load_rows),
              &params->x);
-  encode.Add(Weight(instance, p, w), &params->w);
+  encode.Add(Weight(instance, p, w, p.columns), &params->w);
   encode.Add(Segmented(y, p.columns, p.rows, y_segments, p.batch, kBox, kBox), &params->y);
+  params->epilogue = epilogue;
+  params->epilogue.any_bias = epilogue.bias != nullptr;
+  params->columns = p.columns;
+  std::int32_t tiles = protocol::CeilDiv(p.columns, TileColumns(instance));
+  for (int i = 0; i < kMoreWeights; ++i) {
+    MoreWeight& to = params->more[i];
+    to.columns = p.more_columns[i];
+    to.first_tile = to.columns > 0 ? tiles : std::numeric_limits<std::int32_t>::max();
+    if (to.columns == 0) continue;
+    tiles += protocol::CeilDiv(to.columns, TileColumns(instance));
+    encode.Add(Weight(instance, p, more[i].w, to.columns), &to.w);
+    encode.Add(Segmented(more[i].y, to.columns, p.rows, y_segments, p.batch, kBox, kBox), &to.y);
+    to.bias = more[i].bias;
+    params->epilogue.any_bias |= to.bias != nullptr;
+  }
   if (plan.transport == Transport::kCopy) {
     EncodeCopied(instance, p, *call, params, &encode);
   } else if (p.op == GemmOp::kAgMatmul) {
@@ -171,7 +202,6 @@ std::string FillParams(const GemmInstance& instance, const GemmProblem& p, const
           &params->area[rank]);
     }
   }
-  params->epilogue = epilogue;
   params->grid = Grid(instance, p, plan);
   params->chunks = Chunks(p, plan);
   params->k_blocks = protocol::CeilDiv(p.depth, static_cast<std::int32_t>(kTileK));
@@ -199,8 +229,13 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
   if (p.depth % 8 != 0) {
     return Sentence("k", p.depth, "TMA rows are multiples of 16 bytes, so k must be one of 8");
   }
-  if (p.columns % 8 != 0) {
-    return Sentence("n", p.columns, "TMA rows are multiples of 16 bytes, so n must be one of 8");
+  for (const std::int32_t columns :
+       {p.columns, p.more_columns[0], p.more_columns[1], p.more_columns[2]}) {
+    if (columns % 8 == 0) continue;
+    return Sentence("n", columns, "TMA rows are multiples of 16 bytes, so n must be one of 8");
+  }
+  if (p.op == GemmOp::kMatmulRs && p.more_columns[0] != 0) {
+    return "the sums of several weights are several calls";
   }
   if (p.batch < 1 || p.rows < 1 || p.columns < 1 || p.depth < 1) {
     return "an extent is zero: there is nothing to multiply";
@@ -214,7 +249,8 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
   // Coordinates are int32 and reach past the last row and column by less than a tile.
   constexpr std::int32_t kMargin = 1 << 20;
   constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max() - kMargin;
-  for (const auto& [name, extent] : {std::pair("m", p.rows), {"n", p.columns}, {"k", p.depth}}) {
+  for (const auto& [name, extent] :
+       {std::pair("m", std::int64_t{p.rows}), {"n", AllColumns(instance, p)}, {"k", p.depth}}) {
     if (extent > kMost) return Sentence(name, extent, "coordinates are 32-bit");
   }
   if (plan.raster_group < 1) return Sentence("raster_group", plan.raster_group, "at least 1");

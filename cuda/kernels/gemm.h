@@ -42,6 +42,8 @@ struct GemmInstance {
   int push_rows;
 };
 
+inline constexpr int kMoreWeights = 3;  // beside the first; plain and ag_matmul
+
 // Shapes of one call as one rank sees it. world = 1 and rank = 0 for plain.
 struct GemmProblem {
   GemmOp op;
@@ -52,6 +54,8 @@ struct GemmProblem {
   std::int32_t rows;  // m per rank
   std::int32_t columns;
   std::int32_t depth;
+  // Of further weights that multiply the same x in the same launch; 0 past the last.
+  std::int32_t more_columns[kMoreWeights] = {};
 };
 
 // Who brings the peers' shards of ag_matmul.
@@ -74,12 +78,18 @@ struct GemmPlan {
   Transport transport = Transport::kTma;
 };
 
-// Device pointers, 16-byte aligned; the bias 4.
+// Device pointers, 16-byte aligned; biases 4.
+struct GemmWeight {
+  const void* w;
+  void* y;
+  const void* bias;  // null for none
+};
 struct GemmOperands {
   const void* x;
   const void* w;
   void* y;
   Epilogue epilogue;
+  GemmWeight more[kMoreWeights] = {};  // as many as the problem's more_columns
 };
 
 // Device memory of instances that are built to be looked at; null for the product's.

@@ -83,7 +83,9 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
       ticket = tickets.template Read<false>();
     }
     if (ticket == kNoTile) return;
-    const protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
+    protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
+    const int weight = TakeWeight(params, at);
+    const CUtensorMap& w = weight == 0 ? params.w : params.more[weight - 1].w;
     const std::int32_t row = CtaRow<Tile>(at, cta_rank);
     const std::int32_t column = CtaColumn<Tile>(at, cta_rank);
     const std::int32_t a_part = cta_rank / Tile::kClusterM * Tile::kALoadRows;
@@ -105,14 +107,13 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
       full.ArriveExpect(Tile::kABytes + Tile::kBBytes);
       gate.Load(params, at, row + a_part, k, full, smem.a[stage.Slot()] + a_part * kTileK * 2);
       if constexpr (Tile::kTransposeW) {
-        TmaLoad<Tile::kClusterM>(params.w, full, smem.b[stage.Slot()] + b_part * kTileK * 2, k,
+        TmaLoad<Tile::kClusterM>(w, full, smem.b[stage.Slot()] + b_part * kTileK * 2, k,
                                  column + b_part);
       } else {
         // A box of 64 columns is kTileK rows of 128 bytes; this CTA loads rows from b_part on.
 #pragma unroll
         for (int box = 0; box < Tile::kColumnBoxes; ++box) {
-          TmaLoad<Tile::kClusterM>(params.w, full,
-                                   smem.b[stage.Slot()] + box * kBoxBytes + b_part * 128,
+          TmaLoad<Tile::kClusterM>(w, full, smem.b[stage.Slot()] + box * kBoxBytes + b_part * 128,
                                    column + box * kBoxColumns, k + b_part);
         }
       }

@@ -15,6 +15,15 @@
 
 namespace jax_flux::kernels {
 
+// A further weight of the launch: its tile columns follow those of the weights before it.
+struct MoreWeight {
+  CUtensorMap w;  // as in GemmParams
+  CUtensorMap y;
+  const void* bias;
+  std::int32_t columns;
+  std::int32_t first_tile;  // its first tile column; past the last of all where there is no weight
+};
+
 // Tensor maps by role; coordinates innermost first. Unused ones stay zero.
 struct GemmParams {
   CUtensorMap x;  // (k, row, segment, batch): the left operand where XLA put it
@@ -26,7 +35,9 @@ struct GemmParams {
   // ag: slots of each rank in push boxes. rs: partial area of each rank, own one for reading;
   // (n or k, row, batch, source segment, parity).
   CUtensorMap area[protocol::kMaxWorld];
-  protocol::TileGrid grid;
+  MoreWeight more[kMoreWeights];  // plain, ag
+  std::int32_t columns;           // of the first weight
+  protocol::TileGrid grid;      // its columns are those of whole tiles where there are more weights
   protocol::ChunkGrid chunks;   // ag: what one flag announces
   protocol::FlagArea arrivals;  // ag: those flags in our workspace
   std::uint32_t parity_mask;    // ag: 1, or 0 where the slots are the same in every epoch

@@ -34,6 +34,21 @@ __device__ __forceinline__ std::int32_t CtaColumn(const protocol::TileCoord& at,
   return (at.j * Tile::kClusterN + cta_rank / Tile::kClusterM) * Tile::kTileN;
 }
 
+// Which of the launch's weights a tile belongs to; makes its column one of that weight.
+__device__ __forceinline__ int TakeWeight(const GemmParams& params, protocol::TileCoord& at) {
+  int weight = 0;
+  std::int32_t first = 0;
+#pragma unroll
+  for (int i = 0; i < kMoreWeights; ++i) {
+    if (at.j >= params.more[i].first_tile) {
+      weight = i + 1;
+      first = params.more[i].first_tile;
+    }
+  }
+  at.j -= first;
+  return weight;
+}
+
 // plain, ag_matmul: straight to y.
 struct StoreSink {
   static constexpr bool kReduces = false;
@@ -162,10 +177,12 @@ struct SlotMover {
     if constexpr (Sink::kReduces) epoch = protocol::CallEpoch<DeviceMemory>(params.call);
   }
 
-  __device__ __forceinline__ void HandleTile(const protocol::TileCoord& at, std::int32_t ticket) {
+  __device__ __forceinline__ void HandleTile(protocol::TileCoord at, std::int32_t ticket) {
     if constexpr (!Sink::kReduces) {
+      const int weight = TakeWeight(params, at);
+      const CUtensorMap& y = weight == 0 ? params.y : params.more[weight - 1].y;
       StoreTile<false>(at, ticket, [&](const void* slot, std::int32_t column, std::int32_t row) {
-        TmaStore(params.y, slot, column, row, at.segment, at.batch);
+        TmaStore(y, slot, column, row, at.segment, at.batch);
       });
     } else {
       const std::int32_t parity = static_cast<std::int32_t>(epoch & 1);
