@@ -65,11 +65,12 @@ GEMM_TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 192, 1.0), (128, 128, 0.8)
 # The kernels. Per wave, what its MMAs do not hide: least of ping-pong tiles, whose stores run under
 # the next tile's MMAs. Per launch, beside the waves; entry, first chunk and last flag over a link;
 # per peer.
-# gelu and silu in the kernel, per wave: only ping-pong hides their special-function instructions.
-LOGISTIC_NS, LOGISTIC_NS_UNKNOWN = {(128, 192): 0.4e3}, 3e3
 WAVE_NS, WAVE_NS_UNKNOWN = {(128, 192): 2.2e3, (128, 256): 4.2e3}, 4.2e3
 FUSED_NS, LINK_NS = 5.5e3, 3e3
 PEER_NS = {"ag_matmul": 0.9e3, "matmul_rs": 2.2e3}
+WEIGHTS_PER_LAUNCH = 4  # cuda/kernels/gemm.h, kMoreWeights
+# gelu and silu in the kernel, per wave: only ping-pong hides their special-function instructions.
+LOGISTIC_NS, LOGISTIC_NS_UNKNOWN = {(128, 192): 0.4e3}, 3e3
 # What pushes take from the tiles: of any gather, and more of each peer.
 PUSH_SHARE, PUSH_PEER_SHARE = 0.021, 0.004
 # Copy engines as carriers of the gather instead. What the GEMM gains when it does not push itself:
@@ -145,9 +146,12 @@ def tiles_ns(
     cluster = row.cluster[0] * row.cluster[1]
     clusters = max(1, (on.num_sms - sm_margin) // cluster)
     row_tiles = math.ceil(p.m / (tile_m * row.cluster[0])) * p.world * p.batch
-    waves = sum(
-        math.ceil(row_tiles * math.ceil(n / (tile_n * row.cluster[1])) / clusters) for n in p.n
-    )
+    columns = [math.ceil(n / (tile_n * row.cluster[1])) for n in p.n]
+    launches = [
+        sum(columns[first : first + WEIGHTS_PER_LAUNCH])
+        for first in range(0, len(columns), WEIGHTS_PER_LAUNCH)
+    ]
+    waves = sum(math.ceil(row_tiles * tiles / clusters) for tiles in launches)
     peers = p.world - 1
     share = 1.0
     if p.op == "ag_matmul" and peers:
@@ -158,7 +162,7 @@ def tiles_ns(
     if p.activation in ("gelu", "silu"):
         left += LOGISTIC_NS.get(row.tile, LOGISTIC_NS_UNKNOWN)
     total = waves * (share * _wave_ns(p, row, on) + left)
-    return total + (FUSED_NS * len(p.n) + PEER_NS.get(p.op, 0.0) * peers if peers else 0.0)
+    return total + (FUSED_NS * len(launches) + PEER_NS.get(p.op, 0.0) * peers if peers else 0.0)
 
 
 def _start_ns(p: Problem, row: Instance, sm_margin: int, wire: float, on: Device) -> float:

@@ -3,7 +3,7 @@
 //
 // ag_matmul whose shards copy engines carry, in the order of its enqueueing:
 //
-//   main stream   gate --+-- GEMM, once per weight --------+-- join
+//   main stream   gate --+-- GEMM, once per four weights ---+-- join
 //   2 side streams       +-- piece, its flag, piece, ... --+      pieces in turn, peer r+1 first
 //
 // The copies are enqueued before the GEMM. What is before them in a hardware queue was enqueued

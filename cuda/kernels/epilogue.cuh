@@ -94,9 +94,14 @@ __device__ __forceinline__ void FinishTile(const GemmParams& params, Accumulator
   }
   if (epilogue.any_bias) {
     protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
-    const int weight = TakeWeight(params, at);
-    const void* bias = weight == 0 ? epilogue.bias : params.more[weight - 1].bias;
-    const std::int32_t columns = weight == 0 ? params.columns : params.more[weight - 1].columns;
+    const void* bias = epilogue.bias;
+    std::int32_t columns = params.columns;
+    if constexpr (!Sink::kReduces) {
+      if (const int weight = TakeWeight(params, at); weight > 0) {
+        bias = params.more[weight - 1].bias;
+        columns = params.more[weight - 1].columns;
+      }
+    }
     const auto cta_rank = static_cast<std::int32_t>(Tile::kCluster == 1 ? 0 : ClusterRank());
     if (bias != nullptr) AddBias<Tile>(acc, bias, CtaColumn<Tile>(at, cta_rank), columns);
   }

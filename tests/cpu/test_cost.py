@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -147,3 +148,33 @@ def test_wire_that_takes_longer_than_the_tiles_is_what_counts():
     wire = 1e9 * _cost.wire_bytes(wide) / _cost.LINK_BYTES_PER_S
     took = _cost.fused_ns(wide, kernel((128, 192), (2, 1)), 0)
     assert _cost.tiles_ns(wide, kernel((128, 192), (2, 1)), 0) < wire < took < 1.1 * wire
+
+
+TOGETHER = {  # docs/kernels.md: W, k, n of each weight -> us of one launch by rows of all ranks
+    (8, 4096, (512, 128, 128)): {2048: 48.4, 4096: 82.8, 8192: 124.7},
+    (2, 4096, (2048, 512, 512)): {2048: 112.6, 4096: 181.8, 8192: 326.4},
+    (8, 8192, (3584, 3584)): {2048: 370.2, 4096: 804.3, 8192: 1500.1},
+    (8, 12288, (1536,) * 3): {2048: 355.1, 4096: 715.9, 8192: 1440.7},
+}
+
+
+def test_several_weights_of_a_launch_share_its_waves():
+    kernel = Instance("i", "ag_matmul", "bfloat16", "nn", (128, 192), (2, 1))
+    pairs = []
+    for (world, k, n), measured in TOGETHER.items():
+        for m, us in measured.items():
+            problem = Problem("ag_matmul", 1, m // world, n, (k,), world, "bfloat16", "bfloat16")
+            together = _cost.tiles_ns(problem, kernel, 0)
+            single = [dataclasses.replace(problem, n=(columns,)) for columns in n]
+            assert together < sum(_cost.tiles_ns(one, kernel, 0) for one in single)
+            pairs.append((together / 1e3, us))
+    within(errors(pairs), median=0.10, most=0.14)
+
+
+def test_a_fifth_weight_is_another_launch():
+    kernel = Instance("i", "ag_matmul", "bfloat16", "nn", (128, 192), (2, 1))
+    cost = lambda count: _cost.tiles_ns(
+        Problem("ag_matmul", 1, 256, (192,) * count, (4096,), 2, "bfloat16", "bfloat16"), kernel, 0
+    )
+    assert cost(1) == cost(4)  # one wave, not full
+    assert cost(5) > 1.9 * cost(4)
