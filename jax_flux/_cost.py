@@ -24,6 +24,8 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
+from jax_flux import _cost_packed
+
 if TYPE_CHECKING:
     from jax_flux._problem import Instance, Problem
 
@@ -87,7 +89,7 @@ COPY_MUST_GAIN = 0.02  # of the call
 # what they need has arrived. What that costs at most, at any size tried.
 START_NS, START_WAVES = 55e3, 0.95
 
-MIN_ROWS = 64  # per rank; below, a tile of 128 rows is mostly padding
+MIN_ROWS = 64  # per rank; below, a tile of 128 rows of one segment is mostly padding
 
 
 def device(kind: str | None) -> Device | None:
@@ -142,6 +144,8 @@ def tiles_ns(
     p: Problem, row: Instance, sm_margin: int, on: Device = REFERENCE, transport: str = "tma"
 ) -> float:
     """The fused launches with every flag up: waves, and what pushes or copies take from them."""
+    if row.packed:
+        return _cost_packed.tiles_ns(p, row, sm_margin, on)
     tile_m, tile_n = row.tile
     cluster = row.cluster[0] * row.cluster[1]
     clusters = max(1, (on.num_sms - sm_margin) // cluster)
@@ -185,8 +189,10 @@ def fused_ns(
 ) -> float:
     """The fused launches over links, and what XLA must do beside them."""
     total = tiles_ns(p, row, sm_margin, on, transport)
-    if p.world > 1:
-        wire = 1e9 * wire_bytes(p) / on.link_bytes_per_s
+    wire = 1e9 * wire_bytes(p) / on.link_bytes_per_s
+    if row.packed:
+        total = _cost_packed.fused_ns(p, row, sm_margin, wire, on)
+    elif p.world > 1:
         total += _start_ns(p, row, sm_margin, wire, on)
         total = max(total, wire + _wave_ns(p, row, on) + FUSED_NS) + LINK_NS
         total += COPY_NS if transport == "copy" else 0.0

@@ -152,7 +152,7 @@ def register(probes: Probes = REAL) -> None:
 
 
 def _read_instances(native: Any) -> tuple[Instance, ...]:
-    """The library's kernels. Row: name, op, dtype, layout, tile (m, n), cluster, transports."""
+    """The library's kernels. Row: name, op, dtype, layout, tile, cluster, transports, ..."""
     rows = []
     for row in native.instances():
         tile, cluster = tuple(row["tile"])[:2], tuple(row["cluster"])[:2]
@@ -165,6 +165,8 @@ def _read_instances(native: Any) -> tuple[Instance, ...]:
                 tile=(int(tile[0]), int(tile[1])),
                 cluster=(int(cluster[0]), int(cluster[1])),
                 transports=tuple(row.get("transports", ("tma",))),
+                split=int(row.get("split", 1)),
+                packed=bool(row.get("packed", False)),
             )
         )
     return tuple(rows)

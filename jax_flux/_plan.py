@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 from typing import Any
 
-from jax_flux import _cost, _tuning, _version, errors
+from jax_flux import _cost, _cost_packed, _tuning, _version, errors
 from jax_flux._config import Config
 from jax_flux._problem import (
     FUSED_DTYPES,
@@ -132,8 +132,8 @@ def _by_model(
     on = device or _cost.REFERENCE
     margin = config.sm_margin or 0
     # Of equals the one whose CTAs share w: measured, it is never slower and up to 5 % faster.
-    expected, _, name, transport = min(
-        (ns, row.cluster[1], row.name, transport)
+    expected, _, name, packed, transport = min(
+        (ns, row.cluster[1], row.name, row.packed, transport)
         for row in candidates
         for ns, transport in [_carried(problem, row, config, on)]
     )
@@ -151,7 +151,7 @@ def _by_model(
         return Decision("fused", f"supported, and asked for{carrier}", chosen, source=source)
     if device is None:
         return Decision("xla", _no_figures(device_kind), source="no figures")
-    reason = _slower(problem, expected, on)
+    reason = _slower(problem, expected, packed, on)
     if reason is not None:
         return Decision("xla", reason, source=source)
     reason = f"supported, and not expected to lose{carrier}"
@@ -233,6 +233,8 @@ def matching_instances(
         row
         for row in instances
         if (row.op, row.dtype, row.layout) == (op, p.dtype, _layout(p))
+        and (not row.packed or _cost_packed.fits(p, row))
+        and (not row.packed or _cost_packed.PLANNED or config.tile or config.instance)
         and config.tile in (None, row.tile)
         and config.cluster in (None, row.cluster)
         and (p.world == 1 or config.transport in (None, *row.transports))
@@ -240,9 +242,9 @@ def matching_instances(
     ]
 
 
-def _slower(p: Problem, expected_ns: float, on: _cost.Device) -> str | None:
+def _slower(p: Problem, expected_ns: float, packed: bool, on: _cost.Device) -> str | None:
     """Why XLA is expected to be faster; None where it is not."""
-    if p.m < _cost.MIN_ROWS:
+    if p.m < _cost.MIN_ROWS and not packed:
         return (
             f"{p.m} rows per rank are fewer than {_cost.MIN_ROWS}: "
             "the kernel's tiles would be mostly padding"

@@ -34,7 +34,11 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """One compiled kernel, as the native library lists it."""
+    """One compiled kernel, as the native library lists it.
+
+    ``split`` CTAs share the depth of a tile, beside those of ``cluster``. A ``packed`` kernel's
+    tile holds whole segments of several ranks below each other, for few rows per rank.
+    """
 
     name: str
     op: str
@@ -43,6 +47,8 @@ class Instance:
     tile: tuple[int, int]
     cluster: tuple[int, int]
     transports: tuple[str, ...] = ("tma",)
+    split: int = 1
+    packed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,8 @@ def _paced(row):
 PACED_INSTANCES = [
     _paced(row)
     for row in GEMM_INSTANCES
-    if "_bf16_nn_" in row["name"] and not row["name"].endswith("_plain")
+    if "_bf16_nn_" in row["name"] and "_pack_" not in row["name"]
+    and not row["name"].endswith("_plain")
 ]
 
 PACED_UNIT = """#include "benchmarks/native/paced_link.cuh"

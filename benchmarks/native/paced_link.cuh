@@ -55,6 +55,11 @@ class PacedLink {
     protocol::PublishFlag<kernels::DeviceMemory>(call, epoch, call.rank, offset(source));
     protocol::PublishFlag<kernels::DeviceMemory>(call, epoch, peer, offset(call.rank));
   }
+  template <class Peer, class Offset>
+  __device__ __forceinline__ void PublishAll(const protocol::Call& call, std::uint64_t epoch,
+                                             std::int32_t count, Peer peer, Offset offset) {
+    for (std::int32_t i = 0; i < count; ++i) Publish(call, epoch, peer(i), offset);
+  }
 
  private:
   static constexpr int kRing = 8;  // at least as many boxes as a sender has in flight

@@ -143,8 +143,32 @@ def check_case(library, name, case):
     return ratio
 
 
-def cases(op):
+def packed_cases(op):
+    """Short segments, several to a tile: ragged rows, batches, every world, edges of n and k."""
+    worlds = [(2, 0), (3, 1), (8, 5), (4, 3), (8, 7), (2, 1), (5, 4)]
+    widths = [(8, 8), (200, 72), (1000, 520), (1544, 264), (392, 64), (6144, 192), (768, 2056)]
+    for number, rows in enumerate((1, 7, 8, 9, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128)):
+        for turn in range(3):
+            world, rank = worlds[(number + 3 * turn) % len(worlds)]
+            columns, depth = widths[(number + 2 * turn + turn) % len(widths)]
+            yield {"world": world, "rank": rank, "batch": 1 + turn % 2, "rows": rows,
+                   "columns": columns, "depth": depth}  # fmt: skip
+    # Many tiles per cluster: on few SMs, and with fewer and more k blocks than stages.
+    base = {"world": 8, "rank": 2, "batch": 1, "columns": 2048}
+    for rows, depth in ((8, 64), (16, 192), (20, 256), (32, 320), (64, 512), (128, 1152)):
+        yield {**base, "rows": rows, "depth": depth, "plan": {"sm_margin": 128}}
+    if op == "ag":  # small chunks, both orders
+        base = {"world": 3, "rank": 2, "batch": 2, "rows": 100, "columns": 640, "depth": 1544}
+        for outer in (0, 1):
+            yield {**base, "plan": {"chunk_rows": 64, "chunk_depth": 256, "depth_outer": outer}}
+
+
+def cases(name):
     """Ragged rows, batches, edges of n and k, every world."""
+    op = name.rsplit("_", 1)[1]
+    if "_pack_" in name:
+        yield from packed_cases(op)
+        return
     shapes = [  # batch, rows, columns, depth
         (1, 128, 192, 64), (1, 256, 384, 512), (1, 1, 8, 8), (1, 7, 200, 72), (1, 130, 1000, 520),
         (2, 300, 776, 1000), (3, 129, 1544, 264), (1, 513, 4096, 2048), (2, 1024, 768, 1152),
@@ -184,14 +208,17 @@ def cases(op):
                "plan": {"sm_margin": 130}}  # fmt: skip
 
 
-def late_cases(op):
-    """Peers that come while the kernel waits; on all SMs and on two."""
+def late_cases(name):
+    """Peers that come while the kernel waits; on all SMs and on few."""
     base = {"world": 3, "rank": 1, "batch": 2, "rows": 300, "columns": 1544, "depth": 2056}
-    for plan in ({}, {"sm_margin": 130}):
-        if op != "plain":
-            yield {**base, "plan": plan, "late": True}
-        if op == "ag":
-            yield {**base, "plan": {**plan, **COPY}, "late": True}
+    op = name.rsplit("_", 1)[1]
+    packed = "_pack_" in name
+    for rows in (1, 20, 40, 128) if packed else (300,):
+        for plan in ({}, {"sm_margin": 128 if packed else 130}):
+            if op != "plain":
+                yield {**base, "rows": rows, "plan": plan, "late": True}
+            if op == "ag" and not packed:
+                yield {**base, "plan": {**plan, **COPY}, "late": True}
 
 
 def in_child(seconds, body):
@@ -230,7 +257,7 @@ def check(path, wanted, seconds, cases, paced=False):
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         library = Library(path)
         done, worst = 0, 0.0
-        for case in cases(name.rsplit("_", 1)[1]):
+        for case in cases(name):
             try:
                 worst = max(worst, check_case(library, name, dict(case)))
                 done += 1
@@ -242,7 +269,7 @@ def check(path, wanted, seconds, cases, paced=False):
         if "_f16_" in name:
             check_overflow(library, name)
         print(f"{name}: {done} cases good, worst error ratio {worst:.3f}")
-        if done != len(list(cases(name.rsplit("_", 1)[1]))):
+        if done != len(list(cases(name))):
             raise SystemExit(1)
 
     for name in names:

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Handlers of ag_matmul: x[b, m, k], w_i[k, n_i] ..., biases -> y_i[b, W, m, n_i] ...
-// Up to four weights are one launch. More of them are one call still: its first launch brings the
-// peers' shards into the workspace, later ones multiply the same slots. One entry, one epoch. With
-// the copy transport a gate is the first launch instead, and copy engines bring the shards. Route:
-// jax_flux/_lowering.py -> here -> kernels/gemm.h, copy_transport.h.
+// Up to four weights are one launch (of packed tiles: one). More of them are one call still: its
+// first launch brings the peers' shards into the workspace, later ones multiply the same slots. One
+// entry, one epoch. With the copy transport a gate is the first launch instead, and copy engines
+// bring the shards. Route: jax_flux/_lowering.py -> here -> kernels/gemm.h, copy_transport.h.
 #include <algorithm>
 #include <iterator>
 #include <mutex>
@@ -37,7 +37,9 @@ struct Operands {
 
   void Add(const kernels::GemmProblem& problem, std::size_t index,
            const kernels::GemmWeight& weight) {
-    const std::size_t place = index % (kernels::kMoreWeights + 1);
+    // A launch of packed tiles multiplies one weight.
+    const std::size_t most = call.instance->kernel.packed ? 1 : kernels::kMoreWeights + 1;
+    const std::size_t place = index % most;
     if (place == 0) {
       launches.push_back({problem, weight, {}});
       return;

@@ -8,6 +8,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 
@@ -66,6 +67,8 @@ nb::list Instances() {
     row["layout"] = kernel.layout;
     row["tile"] = nb::make_tuple(kernel.tile[0], kernel.tile[1], kernel.tile[2]);
     row["cluster"] = nb::make_tuple(kernel.cluster[0], kernel.cluster[1]);
+    row["split"] = std::max(1, kernel.split);
+    row["packed"] = kernel.packed;
     nb::list transports;
     std::istringstream words(kernel.transports);
     for (std::string word; words >> word;) transports.append(word);

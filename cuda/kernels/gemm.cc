@@ -41,10 +41,25 @@ std::int64_t AllColumns(const GemmInstance& instance, const GemmProblem& p) {
   return tiles * unit;
 }
 
+// Rows from one segment to the next in a packed tile: a power of two, so that a segment begins on a
+// swizzle atom of 8 rows and fills or divides a 64-row block.
+std::int32_t PackHeight(std::int32_t rows) {
+  std::int32_t height = 8;
+  while (height < rows) height *= 2;
+  return height;
+}
+
 protocol::TileGrid Grid(const GemmInstance& instance, const GemmProblem& problem,
                         const GemmPlan& plan) {
   const std::int32_t tile_rows = instance.kernel.tile[0] * instance.kernel.cluster[0];
   const auto columns = static_cast<std::int32_t>(AllColumns(instance, problem));
+  if (instance.kernel.packed) {
+    const std::int32_t height = PackHeight(problem.rows);
+    protocol::TileGrid grid = {problem.world, problem.rank, problem.batch,         problem.rows,
+                               columns,       height,       TileColumns(instance), 1};
+    grid.pack = tile_rows / height;
+    return grid;
+  }
   // More than all segments or rows is all of them; as given it might overflow in TileAt.
   const std::int32_t sweep = std::min(plan.sweep_segments, problem.world);
   const std::int32_t group =
@@ -53,15 +68,33 @@ protocol::TileGrid Grid(const GemmInstance& instance, const GemmProblem& problem
           tile_rows,     TileColumns(instance), group,         sweep};
 }
 
-protocol::ChunkGrid Chunks(const GemmProblem& problem, const GemmPlan& plan) {
+// Rows of the boxes of x and, in the 64-row blocks of the output, of y and of partials.
+int XBoxRows(const GemmInstance& instance, const protocol::TileGrid& grid) {
+  return instance.kernel.packed ? grid.tile_rows : instance.x_load_rows;
+}
+// Segments of a box of x: all that a CTA's packed tile holds (gemm_packed.cuh, box_bytes).
+std::uint32_t XBoxSegments(const GemmInstance& instance, const protocol::TileGrid& grid) {
+  if (!instance.kernel.packed) return 1;
+  return U32(std::min(instance.kernel.tile[0] / grid.tile_rows, grid.world));
+}
+int OutBoxRows(const protocol::TileGrid& grid) {
+  return grid.pack > 0 ? std::min(grid.tile_rows, static_cast<std::int32_t>(kBox)) : kBox;
+}
+
+// RS flags of one (batch, tile row, tile column) of a segment.
+int FlagsPerTile(const GemmInstance& instance, const protocol::TileGrid& grid) {
+  const bool one_block = grid.pack > 0 && grid.tile_rows <= static_cast<std::int32_t>(kBox);
+  return one_block ? 1 : instance.flags_per_tile;
+}
+
+protocol::ChunkGrid Chunks(const GemmInstance& instance, const GemmProblem& problem,
+                           const GemmPlan& plan) {
   if (plan.transport == Transport::kCopy) return CopyChunks(problem, plan);
-  return {problem.batch,
-          problem.rows,
-          problem.depth,
-          plan.chunk_rows,
-          plan.chunk_depth,
-          plan.depth_outer,
-          std::min(plan.push_peers, std::max(1, problem.world - 1))};
+  protocol::ChunkGrid chunks = {problem.batch,   problem.rows,     problem.depth,
+                                plan.chunk_rows, plan.chunk_depth, plan.depth_outer};
+  chunks.to_self = instance.kernel.packed;
+  chunks.peers = std::min(plan.push_peers, std::max(1, chunks.Receivers(problem.world)));
+  return chunks;
 }
 
 // Array of `planes` x rows x width with two outer dimensions whose strides are given in planes.
@@ -149,14 +182,16 @@ void EncodeGathered(const GemmInstance& instance, const GemmProblem& p, const vo
     return Area(call.base[rank] + call.layout.AgHalfOffset(0), p.depth, p.rows, p.batch, p.world,
                 half, box_width, box_rows);
   };
-  encode->Add(slots(p.rank, kTileK, instance.x_load_rows), &params->x_slots);
+  TensorMapSpec loaded = slots(p.rank, kTileK, XBoxRows(instance, params->grid));
+  loaded.box[3] = XBoxSegments(instance, params->grid);
+  encode->Add(loaded, &params->x_slots);
   TensorMapSpec source =
       Segmented(x, p.depth, p.rows, p.batch, 1, kPushColumns, instance.push_rows);
   source.rank = 3;  // (k, row, batch)
   source.swizzled = false;
   encode->Add(source, &params->push_source);
   for (std::int32_t peer = 0; peer < p.world; ++peer) {
-    if (peer == p.rank) continue;
+    if (peer == p.rank && !params->chunks.to_self) continue;
     TensorMapSpec target = slots(peer, kPushColumns, instance.push_rows);
     target.swizzled = false;
     encode->Add(target, &params->area[peer]);
@@ -170,10 +205,17 @@ std::string FillParams(const GemmInstance& instance, const GemmProblem& p, const
   Encodings encode(instance.dtype);
   const std::int32_t x_segments = p.op == GemmOp::kMatmulRs ? p.world : 1;
   const std::int32_t y_segments = p.op == GemmOp::kAgMatmul ? p.world : 1;
-  encode.Add(Segmented(x, p.depth, p.rows, x_segments, p.batch, kTileK, instance.x_load_rows),
-             &params->x);
+  params->grid = Grid(instance, p, plan);
+  params->chunks = Chunks(instance, p, plan);
+  params->k_blocks = protocol::CeilDiv(p.depth, static_cast<std::int32_t>(kTileK));
+  if (call != nullptr) params->call = *call;
+  const int x_rows = XBoxRows(instance, params->grid);
+  const int out_rows = OutBoxRows(params->grid);
+  TensorMapSpec left = Segmented(x, p.depth, p.rows, x_segments, p.batch, kTileK, x_rows);
+  if (p.op == GemmOp::kMatmulRs) left.box[2] = XBoxSegments(instance, params->grid);
+  encode.Add(left, &params->x);
   encode.Add(Weight(instance, p, w, p.columns), &params->w);
-  encode.Add(Segmented(y, p.columns, p.rows, y_segments, p.batch, kBox, kBox), &params->y);
+  encode.Add(Segmented(y, p.columns, p.rows, y_segments, p.batch, kBox, out_rows), &params->y);
   params->epilogue = epilogue;
   params->epilogue.any_bias = epilogue.bias != nullptr;
   params->columns = p.columns;
@@ -198,14 +240,10 @@ std::string FillParams(const GemmInstance& instance, const GemmProblem& p, const
     for (std::int32_t rank = 0; rank < p.world; ++rank) {
       encode.Add(
           Area(call->base[rank] + call->layout.RsHalfOffset(0), p.columns, p.rows, p.batch, p.world,
-               call->layout.RsHalfOffset(1) - call->layout.RsHalfOffset(0), kBox, kBox),
+               call->layout.RsHalfOffset(1) - call->layout.RsHalfOffset(0), kBox, out_rows),
           &params->area[rank]);
     }
   }
-  params->grid = Grid(instance, p, plan);
-  params->chunks = Chunks(p, plan);
-  params->k_blocks = protocol::CeilDiv(p.depth, static_cast<std::int32_t>(kTileK));
-  if (call != nullptr) params->call = *call;
   return encode.error();
 }
 
@@ -234,6 +272,9 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
     if (columns % 8 == 0) continue;
     return Sentence("n", columns, "TMA rows are multiples of 16 bytes, so n must be one of 8");
   }
+  if (instance.kernel.packed && p.more_columns[0] != 0) {
+    return "a launch of packed tiles has one weight";
+  }
   if (p.op == GemmOp::kMatmulRs && p.more_columns[0] != 0) {
     return "the sums of several weights are several calls";
   }
@@ -255,11 +296,19 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
   }
   if (plan.raster_group < 1) return Sentence("raster_group", plan.raster_group, "at least 1");
   if (plan.sweep_segments < 1) return Sentence("sweep_segments", plan.sweep_segments, "at least 1");
+  if (instance.kernel.packed && p.rows > instance.kernel.tile[0]) {
+    return Sentence("m", p.rows,
+                    "a packed tile holds whole segments of at most " +
+                        std::to_string(instance.kernel.tile[0]) + " rows per rank");
+  }
   const protocol::TileGrid grid = Grid(instance, p, plan);
   const std::int64_t tiles = std::int64_t{p.world} * p.batch * grid.RowTiles() *
                              grid.ColumnTiles() * instance.flags_per_tile;
   if (tiles > std::numeric_limits<std::int32_t>::max() / 2) {
     return Sentence("the number of tiles", tiles, "tickets are 32-bit");
+  }
+  if (plan.transport == Transport::kCopy && instance.kernel.packed) {
+    return "packed tiles gather in the kernel: so few rows are no work for a copy engine";
   }
   if (plan.transport == Transport::kCopy) return CanCopy(p, plan);
   if (p.op == GemmOp::kAgMatmul &&
@@ -270,9 +319,9 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
   if (plan.push_peers < 1) return Sentence("push_peers", plan.push_peers, "at least 1");
   if (plan.push_ctas < 1) return Sentence("push_ctas", plan.push_ctas, "at least 1");
   if (p.op == GemmOp::kAgMatmul) {
-    const protocol::ChunkGrid chunks = Chunks(p, plan);
-    const std::int64_t pushes =
-        std::int64_t{p.world - 1} * p.batch * chunks.RowChunks() * chunks.DepthChunks();
+    const protocol::ChunkGrid chunks = Chunks(instance, p, plan);
+    const std::int64_t pushes = std::int64_t{chunks.Receivers(p.world)} * p.batch *
+                                chunks.RowChunks() * chunks.DepthChunks();
     if (plan.chunk_rows > kMargin || plan.chunk_depth > kMargin ||
         pushes > std::numeric_limits<std::int32_t>::max() / 2) {
       return Sentence("the number of chunks to push", pushes, "tickets are 32-bit");
@@ -280,6 +329,23 @@ std::string CanRun(const GemmInstance& instance, const GemmProblem& p, const Gem
   }
   return std::string();
 }
+
+namespace {
+
+// Packed tiles need every segment's first k range at once: chunks so long that all pushes, the own
+// ones too, go out in one round, each by a CTA of its own.
+void PlanPacked(const GemmProblem& p, GemmPlan* plan) {
+  constexpr std::int32_t kPushes = 96;
+  const std::int32_t row_chunks = p.batch * protocol::CeilDiv(p.rows, plan->chunk_rows);
+  const std::int32_t depth_chunks = std::max(1, kPushes / std::max(1, row_chunks * p.world));
+  const std::int32_t columns = static_cast<std::int32_t>(kPushColumns);
+  plan->chunk_depth = std::max(2, protocol::CeilDiv(p.depth, depth_chunks * columns)) * columns;
+  plan->depth_outer = true;
+  plan->push_peers = p.world;
+  plan->push_ctas = kPushes * 2;
+}
+
+}  // namespace
 
 GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p, Transport transport) {
   GemmPlan plan;
@@ -313,6 +379,7 @@ GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p, Transpo
   // The first wave walks through k of every peer that it touches.
   plan.push_peers = early ? plan.sweep_segments : 1;
   plan.depth_outer = early || p.batch * protocol::CeilDiv(p.rows, plan.chunk_rows) <= 8;
+  if (instance.kernel.packed) PlanPacked(p, &plan);
   return plan;
 }
 
@@ -322,13 +389,14 @@ protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProb
   needs.world = p.world;
   const std::uint64_t shards = U64(p.world) * U64(p.batch) * U64(p.rows) * kElementBytes;
   if (plan.transport == Transport::kCopy) {
-    needs.copy_flags = Chunks(p, plan).Flags();
+    needs.copy_flags = Chunks(instance, p, plan).Flags();
     needs.copy_bytes = protocol::AlignUp(shards * U64(p.depth), protocol::kAreaBytes);
   } else if (p.op == GemmOp::kAgMatmul) {
-    needs.ag_flags = Chunks(p, plan).Flags();
+    needs.ag_flags = Chunks(instance, p, plan).Flags();
     needs.ag_half_bytes = protocol::AlignUp(shards * U64(p.depth), protocol::kAreaBytes);
   } else if (p.op == GemmOp::kMatmulRs) {
-    needs.rs_flags = Grid(instance, p, plan).SegmentTiles() * instance.flags_per_tile;
+    const protocol::TileGrid grid = Grid(instance, p, plan);
+    needs.rs_flags = grid.SegmentTiles() * FlagsPerTile(instance, grid);
     needs.rs_half_bytes = protocol::AlignUp(shards * U64(p.columns), protocol::kAreaBytes);
   }
   return needs;
@@ -355,7 +423,7 @@ std::string LaunchGemm(const GemmInstance& instance, const GemmProblem& problem,
   int sms = 0;
   cudaError_t status = SmCount(&sms);
   if (status == cudaSuccess) {
-    const int cluster = instance.kernel.cluster[0] * instance.kernel.cluster[1];
+    const int cluster = ClusterSize(instance.kernel);
     const int clusters = std::max(1, (sms - plan.sm_margin) / cluster);
     const int ctas = std::min(clusters, params.grid.TotalTiles()) * cluster;
     status = Launch(instance.kernel, ctas, &params, stream);

@@ -26,14 +26,14 @@ struct Policies<Tile, GemmOp::kPlain> {
 template <class Tile>
 struct Policies<Tile, GemmOp::kAgMatmul> {
   using Schedule = ClaimedSchedule<protocol::SegmentOrder::kOwnFirst>;
-  using Gate = ChunkGate<Tile>;
+  using Gate = std::conditional_t<Tile::kPacked, PackGate, ChunkGate<Tile>>;
   using Sink = StoreSink;
   using Pusher = ShardPush;
 };
 template <class Tile>
 struct Policies<Tile, GemmOp::kMatmulRs> {
   using Schedule = ClaimedSchedule<protocol::SegmentOrder::kOwnLast>;
-  using Gate = OpenGate<Tile>;
+  using Gate = std::conditional_t<Tile::kPacked, OpenPackGate, OpenGate<Tile>>;
   using Sink = ReduceScatterSink;
   using Pusher = EntryPush;
 };
@@ -65,7 +65,9 @@ GemmInstance DescribeGemm(const char* name) {
   instance.kernel.tile[2] = kTileK;
   instance.kernel.cluster[0] = Tile::kClusterM;
   instance.kernel.cluster[1] = Tile::kClusterN;
-  instance.kernel.transports = kOp == GemmOp::kAgMatmul ? "tma copy" : "tma";
+  instance.kernel.split = Tile::kSplit;
+  instance.kernel.packed = Tile::kPacked;
+  instance.kernel.transports = kOp == GemmOp::kAgMatmul && !Tile::kPacked ? "tma copy" : "tma";
   instance.kernel.function = reinterpret_cast<const void*>(function);
   instance.kernel.threads = kThreads;
   instance.kernel.dynamic_shared_bytes = static_cast<int>(sizeof(SharedMemory<Tile>));

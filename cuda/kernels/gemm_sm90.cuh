@@ -23,6 +23,8 @@
 
 #include "cuda/kernels/epilogue.cuh"
 #include "cuda/kernels/gate.cuh"
+#include "cuda/kernels/gemm_packed.cuh"
+#include "cuda/kernels/mainloop.cuh"
 #include "cuda/kernels/push_tma.cuh"
 #include "cuda/kernels/sink.cuh"
 #include "cuda/kernels/tickets.cuh"
@@ -36,30 +38,6 @@ namespace jax_flux::kernels {
 // Registers per thread after the hand-out: 128 * (56 + 2 * 224) = 64512, what the launch allots.
 inline constexpr int kProducerRegisters = 56;
 inline constexpr int kConsumerRegisters = 224;
-
-template <class Tile>
-__device__ __forceinline__ void InitBarriers(SharedMemory<Tile>& smem) {
-  for (int stage = 0; stage < Tile::kStages; ++stage) {
-    smem.full[stage].Init(1);  // the producer's ArriveExpect; TMA bytes do the rest
-    // Every warpgroup that reads the stage, in every CTA that this one multicasts to.
-    smem.empty[stage].Init(Tile::kMmaWarpgroups * Tile::kCluster);
-  }
-  for (int stream = 0; stream < kStreams; ++stream) {
-    for (int slot = 0; slot < Tile::kSlots; ++slot) {
-      smem.slot_full[stream][slot].Init(1);
-      smem.slot_empty[stream][slot].Init(1);
-    }
-  }
-  for (int ticket = 0; ticket < kTickets; ++ticket) {
-    smem.ticket_full[ticket].Init(1);
-    smem.ticket_empty[ticket].Init(TicketRing<Tile>::kReaders);
-  }
-  smem.push_full[0].Init(1);
-  smem.push_full[1].Init(1);
-  smem.turn[0].Init(1);
-  smem.turn[1].Init(1);
-  FenceBarrierInit();
-}
 
 // k blocks before a tile's end at which the next ticket is taken.
 inline constexpr int kClaimAhead = 4;
@@ -88,8 +66,7 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
     const CUtensorMap& w = weight == 0 ? params.w : params.more[weight - 1].w;
     const std::int32_t row = CtaRow<Tile>(at, cta_rank);
     const std::int32_t column = CtaColumn<Tile>(at, cta_rank);
-    const std::int32_t a_part = cta_rank / Tile::kClusterM * Tile::kALoadRows;
-    const std::int32_t b_part = cta_rank % Tile::kClusterM * Tile::kBLoadRows;
+    const std::int32_t a_part = Tile::ColumnOf(cta_rank) * Tile::kALoadRows;
     const TraceTime tile_begin = trace.Now();
     gate.EnterTile(params, at, row);
     for (std::int32_t block = 0; block < params.k_blocks; ++block) {
@@ -106,112 +83,21 @@ __device__ __forceinline__ void ProduceTiles(const GemmParams& params, SharedMem
       MBarrier& full = smem.full[stage.Slot()];
       full.ArriveExpect(Tile::kABytes + Tile::kBBytes);
       gate.Load(params, at, row + a_part, k, full, smem.a[stage.Slot()] + a_part * kTileK * 2);
-      if constexpr (Tile::kTransposeW) {
-        TmaLoad<Tile::kClusterM>(w, full, smem.b[stage.Slot()] + b_part * kTileK * 2, k,
-                                 column + b_part);
-      } else {
-        // A box of 64 columns is kTileK rows of 128 bytes; this CTA loads rows from b_part on.
-#pragma unroll
-        for (int box = 0; box < Tile::kColumnBoxes; ++box) {
-          TmaLoad<Tile::kClusterM>(w, full, smem.b[stage.Slot()] + box * kBoxBytes + b_part * 128,
-                                   column + box * kBoxColumns, k + b_part);
-        }
-      }
+      LoadWeights<Tile>(w, full, smem.b[stage.Slot()], column, k, cta_rank);
       stage.Advance();
     }
     trace.Add(Span::kLoad, tile_begin, ticket);
   }
 }
 
-// Hands a stage back to the producers of the cluster: one thread per receiving CTA. Pairs with
-// their wait for a free stage, cluster scope. The warpgroup's wgmma that read it has completed
-// (warpgroup_wait); it reads, as TMA writes, through the async proxy, so no proxy fence is needed.
-template <class Tile>
-__device__ __forceinline__ void ReleaseStage(SharedMemory<Tile>& smem, std::uint32_t slot) {
-  const std::uint32_t thread = threadIdx.x % kWarpgroup;
-  if constexpr (Tile::kCluster == 1) {
-    if (thread == 0) smem.empty[slot].Arrive();
-  } else {
-    if (thread < Tile::kCluster) smem.empty[slot].ArriveAt(thread);
-  }
-}
-
-// Ping-pong: waits until the other consumer has seen every stage of tile `sequence` - 1. A consumer
-// skips the stages of the other's tile, and a parity tells a stage's use from the next one only to
-// who has seen the one before: at 3 or 4 k blocks it would take the other's pending stage for its
-// own. Costs nothing, since loads come in tile order. The first tile passes at once.
-template <class Tile>
-__device__ __forceinline__ void AwaitTurn(SharedMemory<Tile>& smem, std::uint32_t sequence,
-                                          int stream) {
-  if constexpr (Tile::kPingPong) {
-    // Pairs with PassTurn of the other consumer; its k-th arrival is for our k-th tile (stream 0:
-    // for the one after).
-    smem.turn[stream].Wait((sequence / 2 ^ (stream == 0)) & 1, "turn");
-  }
-}
-// Pairs with AwaitTurn of the other consumer, CTA scope; hands over no data.
-template <class Tile>
-__device__ __forceinline__ void PassTurn(SharedMemory<Tile>& smem, int stream) {
-  if constexpr (Tile::kPingPong) {
-    if (threadIdx.x % kWarpgroup == 0) smem.turn[stream ^ 1].Arrive();
-  }
-}
-
-// acc = A_tile * B_tile over k: one wgmma group per stage, one group in flight.
-template <class Tile, class Mma, class FragmentA, class FragmentB, class Accumulator, class Trace>
-__device__ __forceinline__ void MultiplyTile(SharedMemory<Tile>& smem, Mma& mma, const FragmentA& a,
-                                             const FragmentB& b, Accumulator& acc,
-                                             RingCursor<Tile::kStages>& stage,
-                                             std::int32_t k_blocks, int stream, std::int32_t ticket,
-                                             Trace& trace) {
-  using cute::_;
-  const TraceTime begin = trace.Now();
-  mma.accumulate_ = cute::GMMA::ScaleOut::Zero;
-  std::uint32_t previous = stage.Slot();
-  for (std::int32_t block = 0; block < k_blocks; ++block) {
-    // Pairs with the producers' TMA into this stage; its bytes complete on this barrier.
-    const TraceTime wait_begin = trace.Now();
-    smem.full[stage.Slot()].Wait(stage.FullParity(), "stage");
-    trace.Add(Span::kStarve, wait_begin, ticket, kTraceStarveNs);
-    // wgmma.fence: orders this warpgroup's registers only. The stage was written by TMA and is read
-    // by wgmma, both in the async proxy.
-    cute::warpgroup_fence_operand(acc);
-    cute::warpgroup_arrive();
-#pragma unroll
-    for (int k = 0; k < cute::size<2>(a); ++k) {
-      cute::gemm(mma, a(_, _, k, stage.Slot()), b(_, _, k, stage.Slot()), acc);
-      mma.accumulate_ = cute::GMMA::ScaleOut::One;
-    }
-    cute::warpgroup_commit_batch();
-    cute::warpgroup_wait<1>();  // the group before has read its stage
-    cute::warpgroup_fence_operand(acc);
-    if (block > 0) ReleaseStage(smem, previous);
-    previous = stage.Slot();
-    stage.Advance();
-  }
-  PassTurn(smem, stream);
-  cute::warpgroup_wait<0>();  // acc is complete, the last stage has been read
-  cute::warpgroup_fence_operand(acc);
-  ReleaseStage(smem, previous);
-  trace.Add(Span::kMma, begin, ticket);
-}
-
 // Consumer role: one warpgroup.
 template <class Tile, class Schedule, class Sink, class Trace>
 __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMemory<Tile>& smem,
                                              int stream, Trace& trace) {
-  using namespace cute;
-  using Element = typename Tile::Element;
   typename Tile::Mma mma;
-  const auto thread_mma =
-      mma.get_slice(Tile::kPingPong ? 0 : stream * kWarpgroup);  // descriptors: wg only
-  const Tensor a_smem =
-      make_tensor(make_smem_ptr(reinterpret_cast<Element*>(smem.a)), typename Tile::LayoutA{});
-  const Tensor b_smem =
-      make_tensor(make_smem_ptr(reinterpret_cast<Element*>(smem.b)), typename Tile::LayoutB{});
-  const Tensor a = thread_mma.make_fragment_A(thread_mma.partition_A(a_smem));
-  const Tensor b = thread_mma.make_fragment_B(thread_mma.partition_B(b_smem));
-  Tensor acc = partition_fragment_C(mma, Shape<Int<Tile::kTileM>, Int<Tile::kTileN>>{});
+  const auto a = FragmentsA<Tile>(smem, stream);
+  const auto b = FragmentsB<Tile>(smem, stream);
+  auto acc = Sums<Tile>();
 
   TicketRing<Tile> tickets(smem);
   SlotWriter<Tile> writer(smem, stream);
@@ -251,6 +137,41 @@ __device__ __forceinline__ void MoveTiles(const GemmParams& params, SharedMemory
   }
 }
 
+// The four warps of warpgroup 0; all lanes come here.
+template <class Tile, class Schedule, class Gate, class Sink, class Pusher, class Build>
+__device__ __forceinline__ void RunWarps(const GemmParams& params, SharedMemory<Tile>& smem,
+                                         Warp warp, std::int32_t cta_rank) {
+  // elect.sync, not a lane test: so ptxas knows that one thread issues the TMA instructions and
+  // leaves out a loop over lanes around each of them.
+  if (!cute::elect_one_sync()) return;
+  // A role of TraceRole per warp, in the order of Warp.
+  typename Build::Trace trace(params, static_cast<TraceRole>(warp), true);
+  if (warp == Warp::kProducer) {
+    ProduceTiles<Tile, Schedule, Gate>(params, smem, cta_rank, trace);
+  } else if (warp == Warp::kPusher) {
+    Pusher::template Run<Build>(params, smem, trace);
+  } else {
+    MoveTiles<Tile, Schedule, Sink, Build>(params, smem, warp == Warp::kMover0 ? 0 : 1, cta_rank,
+                                           trace);
+  }
+  trace.Finish();
+}
+
+// protocol::FinishCta with a lane for each peer. Acquire-release on the done counter with the
+// launch's other CTAs, GPU scope; in the last one acquire of the entries, system scope, which pairs
+// with EntryPush on every peer. __syncwarp orders them before the epoch.
+__device__ __forceinline__ void FinishLaunch(const protocol::Call& call) {
+  const std::uint64_t epoch = protocol::CallEpoch<DeviceMemory>(call);
+  const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
+  const bool last = lane == 0 && protocol::ArriveCta<DeviceMemory>(call, gridDim.x);
+  if (!__shfl_sync(0xffffffff, last, 0)) return;
+  if (call.last_launch && lane < call.world - 1) {
+    protocol::AwaitEntry<DeviceMemory>(call, epoch, lane);
+  }
+  __syncwarp();
+  if (lane == 0) protocol::EndLaunch<DeviceMemory>(call, epoch);
+}
+
 template <class Tile, class Schedule, class Gate, class Sink, class Pusher, bool kHasCall,
           class Build>
 __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ GemmParams params) {
@@ -271,20 +192,10 @@ __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ 
   if (warpgroup == 0) {
     cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
     const Warp warp = static_cast<Warp>(__shfl_sync(0xffffffff, threadIdx.x / 32, 0));
-    // elect.sync, not a lane test: so ptxas knows that one thread issues the TMA instructions and
-    // leaves out a loop over lanes around each of them.
-    if (cute::elect_one_sync()) {
-      // A role of TraceRole per warp, in the order of Warp.
-      typename Build::Trace trace(params, static_cast<TraceRole>(warp), true);
-      if (warp == Warp::kProducer) {
-        ProduceTiles<Tile, Schedule, Gate>(params, smem, cta_rank, trace);
-      } else if (warp == Warp::kPusher) {
-        Pusher::template Run<Build>(params, smem, trace);
-      } else {
-        MoveTiles<Tile, Schedule, Sink, Build>(params, smem, warp == Warp::kMover0 ? 0 : 1,
-                                               cta_rank, trace);
-      }
-      trace.Finish();
+    if constexpr (Tile::kPacked) {
+      RunPackedWarps<Tile, Schedule, Gate, Sink, Pusher, Build>(params, smem, warp, cta_rank);
+    } else {
+      RunWarps<Tile, Schedule, Gate, Sink, Pusher, Build>(params, smem, warp, cta_rank);
     }
     __syncwarp();  // the other lanes wait for the elected one
   } else {
@@ -292,7 +203,11 @@ __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ 
     typename Build::Trace trace(params,
                                 warpgroup == 1 ? TraceRole::kConsumer0 : TraceRole::kConsumer1,
                                 threadIdx.x % kWarpgroup == 0);
-    ConsumeTiles<Tile, Schedule, Sink>(params, smem, warpgroup - 1, trace);
+    if constexpr (Tile::kPacked) {
+      ConsumePacked<Tile, Schedule, Sink>(params, smem, warpgroup - 1, cta_rank, trace);
+    } else {
+      ConsumeTiles<Tile, Schedule, Sink>(params, smem, warpgroup - 1, trace);
+    }
     trace.Finish();
   }
 
@@ -304,12 +219,8 @@ __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ 
     ClusterSync();
   }
   if constexpr (kHasCall) {
-    // Acquire-release on the done counter with the launch's other CTAs, GPU scope; in the last one
-    // acquire of the entries, system scope, which pairs with EntryPush on every peer.
-    if (threadIdx.x == kWarpgroup) {  // a consumer: it has registers to spare
-      protocol::FinishCta<DeviceMemory>(params.call, protocol::CallEpoch<DeviceMemory>(params.call),
-                                        gridDim.x);
-    }
+    // A warp of a consumer: it has registers to spare.
+    if (threadIdx.x / 32 == kWarpgroup / 32) FinishLaunch(params.call);
   }
 }
 

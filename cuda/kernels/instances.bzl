@@ -10,12 +10,18 @@ _PING_PONG = struct(tile = (128, 192), ping_pong = True, stages = 4, slots = 3, 
 _PING_PONG_RS = struct(tile = (128, 192), ping_pong = True, stages = 4, slots = 4, push_rows = 0)
 _WIDE = struct(tile = (128, 256), ping_pong = False, stages = 3, slots = 4, push_rows = 16)
 
+# Few rows per rank: packed segments, so that one tile row holds up to 128 rows of all ranks; the
+# depth split over two CTAs where there are fewer tiles than SMs.
+_SPLIT = struct(tile = (128, 128), ping_pong = False, stages = 5, slots = 3, push_rows = 16)
+_SPLIT_WIDE = struct(tile = (128, 192), ping_pong = False, stages = 4, slots = 3, push_rows = 16)
+
 _OPS = {"plain": "kPlain", "ag": "kAgMatmul", "rs": "kMatmulRs"}
 
 _ELEMENTS = {"bf16": "cutlass::bfloat16_t", "f16": "cutlass::half_t"}
 
-def _row(op, layout, shape, cluster, why, dtype = "bf16", traced = False):
-    name = "sm90_%s%s_%s_%dx%dx64_%s_c%dx%d_%s" % (
+def _row(op, layout, shape, cluster, why, dtype = "bf16", traced = False, split = 0):
+    """One instance. `split`: packed, with this many CTAs along the depth of a tile."""
+    name = "sm90_%s%s_%s_%dx%dx64_%s_c%dx%d_%s%s" % (
         "traced_" if traced else "",
         dtype,
         layout,
@@ -24,9 +30,10 @@ def _row(op, layout, shape, cluster, why, dtype = "bf16", traced = False):
         "pp" if shape.ping_pong else "co",
         cluster[0],
         cluster[1],
+        "s%d_pack_" % split if split else "",
         op,
     )
-    config = "%s, %d, %d, %s, %d, %d, %s, %d, %d, %d" % (
+    config = "%s, %d, %d, %s, %d, %d, %s, %d, %d, %d, %s, %d" % (
         _ELEMENTS[dtype],
         shape.tile[0],
         shape.tile[1],
@@ -37,6 +44,8 @@ def _row(op, layout, shape, cluster, why, dtype = "bf16", traced = False):
         shape.stages,
         shape.slots,
         shape.push_rows,
+        "true" if split else "false",
+        max(1, split),
     )
     return {
         "name": name,
@@ -64,6 +73,17 @@ _BF16_INSTANCES = [
     _row("rs", "nt", _PING_PONG_RS, (1, 2), "the same, dx of ag_matmul"),
     _row("rs", "nn", _WIDE, (2, 1), "n = 4096: 192 leaves 3 % of the columns empty"),
     _row("rs", "nt", _WIDE, (2, 1), "the same, dx of ag_matmul: 1 % faster at n = 4096"),
+    _row("ag", "nn", _SPLIT, (1, 1), "few rows per rank, n about 6144", split = 2),
+    _row("ag", "nt", _SPLIT, (1, 1), "the same, dx of matmul_rs", split = 2),
+    _row("rs", "nn", _SPLIT, (1, 1), "few rows per rank, n about 6144", split = 2),
+    _row("rs", "nt", _SPLIT, (1, 1), "the same, dx of ag_matmul", split = 2),
+    _row("ag", "nn", _SPLIT_WIDE, (1, 1), "few rows per rank, n about 12288", split = 2),
+    _row("ag", "nt", _SPLIT_WIDE, (1, 1), "the same, dx of matmul_rs", split = 2),
+    _row("rs", "nn", _SPLIT_WIDE, (1, 1), "few rows per rank, n about 12288", split = 2),
+    _row("rs", "nt", _SPLIT_WIDE, (1, 1), "the same, dx of ag_matmul", split = 2),
+    _row("ag", "nn", _SPLIT_WIDE, (2, 1), "few rows per rank, 256 and more of all", split = 1),
+    _row("rs", "nn", _SPLIT_WIDE, (2, 1), "few rows per rank, 256 and more of all", split = 1),
+    _row("ag", "nn", _SPLIT_WIDE, (2, 1), "few rows per rank, 256 and more of all", split = 2),
     _row("ag", "nn", _PING_PONG, (2, 1), "python -m jax_flux trace", traced = True),
     _row("rs", "nn", _PING_PONG_RS, (2, 1), "python -m jax_flux trace", traced = True),
 ]

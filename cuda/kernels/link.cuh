@@ -27,6 +27,15 @@ struct DirectLink {
                                           std::int32_t peer, Offset offset) {
     protocol::PublishFlag<DeviceMemory>(call, epoch, peer, offset(call.rank));
   }
+  // The same flag at `count` peers: one fence for all, since each release takes a round trip.
+  template <class Peer, class Offset>
+  __device__ __forceinline__ void PublishAll(const protocol::Call& call, std::uint64_t epoch,
+                                             std::int32_t count, Peer peer, Offset offset) {
+    FenceReleaseSys();
+    for (std::int32_t i = 0; i < count; ++i) {
+      DeviceMemory::StoreRelaxed(call.base[peer(i)] + offset(call.rank), epoch);
+    }
+  }
 };
 
 }  // namespace jax_flux::kernels

@@ -3,6 +3,7 @@
 
 #include "cuda/kernels/registry.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "cuda/kernels/entries.h"
@@ -39,10 +40,13 @@ cudaError_t Touch(const Kernel& kernel) {
                               kernel.dynamic_shared_bytes);
 }
 
+int ClusterSize(const Kernel& kernel) {
+  return std::max(1, kernel.cluster[0]) * std::max(1, kernel.cluster[1]) *
+         std::max(1, kernel.split);
+}
+
 cudaError_t Launch(const Kernel& kernel, int ctas, const void* args, cudaStream_t stream) {
-  const int cluster_rows = kernel.cluster[0] > 0 ? kernel.cluster[0] : 1;
-  const int cluster_columns = kernel.cluster[1] > 0 ? kernel.cluster[1] : 1;
-  const auto cluster = static_cast<unsigned>(cluster_rows * cluster_columns);
+  const auto cluster = static_cast<unsigned>(ClusterSize(kernel));
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(ctas), 1, 1);
   config.blockDim = dim3(static_cast<unsigned>(kernel.threads), 1, 1);

@@ -20,6 +20,8 @@ struct Kernel {
   const char* layout;      // "nn", "nt", ...; "bytes" without a GEMM
   int tile[3];             // rows, columns, depth of a cluster tile; zeros without a GEMM
   int cluster[2];          // CTAs along rows and columns; zeros mean one CTA
+  int split;               // CTAs along the depth of a tile, beside `cluster`; 0 means one
+  bool packed;             // a tile holds several short segments
   const char* transports;  // who may move the data: "tma", or "tma copy"
   const void* function;    // __global__ function with one __grid_constant__ argument
   int threads;
@@ -35,6 +37,9 @@ const Kernel* Find(std::string_view name);
 // Loads the kernel on the current device and sets its shared memory. In prepare: a first launch
 // would load its module under the context lock, behind a kernel that waits for us.
 cudaError_t Touch(const Kernel& kernel);
+
+// CTAs of a cluster.
+int ClusterSize(const Kernel& kernel);
 
 // Enqueues `ctas` CTAs (a multiple of the cluster) with `args`, a struct of the kernel's own type.
 // Allocates nothing, synchronises nothing: may run under capture.

@@ -26,12 +26,12 @@ namespace jax_flux::kernels {
 template <class Tile>
 __device__ __forceinline__ std::int32_t CtaRow(const protocol::TileCoord& at,
                                                std::int32_t cta_rank) {
-  return (at.i * Tile::kClusterM + cta_rank % Tile::kClusterM) * Tile::kTileM;
+  return (at.i * Tile::kClusterM + Tile::RowOf(cta_rank)) * Tile::kTileM;
 }
 template <class Tile>
 __device__ __forceinline__ std::int32_t CtaColumn(const protocol::TileCoord& at,
                                                   std::int32_t cta_rank) {
-  return (at.j * Tile::kClusterN + cta_rank / Tile::kClusterM) * Tile::kTileN;
+  return (at.j * Tile::kClusterN + Tile::ColumnOf(cta_rank)) * Tile::kTileN;
 }
 
 // Which of the launch's weights a tile belongs to; makes its column one of that weight.
@@ -83,37 +83,40 @@ struct SlotWriter {
     NamedBarrierSync(static_cast<std::uint32_t>(NamedBarrier::kStream0) + stream, kWarpgroup);
   }
 
-  // Rounds the tile once and fills a slot per box; acc is ((2, 2, N / 8), row blocks, 1).
+  // Rounds one box of the tile into the next slot; acc is ((2, 2, N / 8), row blocks, 1).
+  template <class Accumulator>
+  __device__ __forceinline__ void WriteBox(const Accumulator& acc, int block, int column) {
+    // The mover has seen the slot's last store read it (wait_group.read) and arrived.
+    smem.slot_empty[stream][cursor.Slot()].Wait(cursor.EmptyParity(), "free slot");
+    const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.Slot()]) + fragment;
+#pragma unroll
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      const int j = column * 8 + quarter * 2;
+      const auto pair = [&](int row_half, int group) {
+        return Pair<typename Tile::Element>::Pack(
+            acc(cute::make_coord(0, row_half, group), block, 0),
+            acc(cute::make_coord(1, row_half, group), block, 0));
+      };
+      const std::uint32_t address = slot ^ (quarter << 5);
+      asm volatile(
+          "stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+          "r"(pair(0, j)), "r"(pair(1, j)), "r"(pair(0, j + 1)), "r"(pair(1, j + 1))
+          : "memory");
+    }
+    FenceSharedToAsync();  // the mover's TMA reads what every thread here wrote
+    SyncStream();
+    // Pairs with the mover's wait in StoreTile, CTA scope.
+    if (threadIdx.x % kWarpgroup == 0) smem.slot_full[stream][cursor.Slot()].Arrive();
+    cursor.Advance();
+  }
+
+  // Every box of the tile.
   template <class Accumulator>
   __device__ __forceinline__ void Write(const Accumulator& acc) {
-    using cute::_;
 #pragma unroll
     for (int block = 0; block < Tile::kRowBlocks; ++block) {
 #pragma unroll
-      for (int column = 0; column < Tile::kColumnBoxes; ++column) {
-        // The mover has seen the slot's last store read it (wait_group.read) and arrived.
-        smem.slot_empty[stream][cursor.Slot()].Wait(cursor.EmptyParity(), "free slot");
-        const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.Slot()]) + fragment;
-#pragma unroll
-        for (int quarter = 0; quarter < 4; ++quarter) {
-          const int j = column * 8 + quarter * 2;
-          const auto pair = [&](int row_half, int group) {
-            return Pair<typename Tile::Element>::Pack(
-                acc(cute::make_coord(0, row_half, group), block, 0),
-                acc(cute::make_coord(1, row_half, group), block, 0));
-          };
-          const std::uint32_t address = slot ^ (quarter << 5);
-          asm volatile(
-              "stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-              "r"(pair(0, j)), "r"(pair(1, j)), "r"(pair(0, j + 1)), "r"(pair(1, j + 1))
-              : "memory");
-        }
-        FenceSharedToAsync();  // the mover's TMA reads what every thread here wrote
-        SyncStream();
-        // Pairs with the mover's wait in StoreTile, CTA scope.
-        if (threadIdx.x % kWarpgroup == 0) smem.slot_full[stream][cursor.Slot()].Arrive();
-        cursor.Advance();
-      }
+      for (int column = 0; column < Tile::kColumnBoxes; ++column) WriteBox(acc, block, column);
     }
   }
 

@@ -20,6 +20,10 @@ namespace jax_flux::kernels {
 // peer, system scope.
 __device__ inline void FenceAcquireSys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
+// Makes this thread's later StoreRelaxed of flags release stores; pairs with their acquire on a
+// peer, system scope. Releases what StoreReleaseSys would.
+__device__ inline void FenceReleaseSys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
 struct DeviceMemory {
   using Word = std::uint8_t;
 

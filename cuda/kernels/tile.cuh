@@ -36,8 +36,14 @@ enum class NamedBarrier : std::uint32_t { kStream0 = 1, kStream1 = 2 };
 // Element: bf16 or f16, of operands, partials and results; sums are f32.
 // kPingPong: each consumer warpgroup computes whole tiles in turn, so that one's epilogue runs
 // under the other's MMA. Else both share a tile in halves of 64-row blocks.
+//
+// kPacked: a tile holds short segments below each other, at power-of-two distances that the host
+// chooses (pack.cuh), so that one walk over w serves them all.
+// kSplit = 2: two CTAs of the cluster multiply alternate k blocks of one tile. Each finishes the
+// 64-row block of its number, after the other has handed over its f32 sums of it (split.cuh).
 template <class Element_, int kM, int kN, bool kPingPong_, int kClusterM_, int kClusterN_,
-          bool kTransposeW_, int kStages_, int kSlots_, int kPushRows_>
+          bool kTransposeW_, int kStages_, int kSlots_, int kPushRows_, bool kPacked_ = false,
+          int kSplit_ = 1>
 struct TileConfig {
   using Element = Element_;
   static_assert(sizeof(Element) == 2, "boxes, swizzles and stages count 16-bit elements");
@@ -46,12 +52,17 @@ struct TileConfig {
   static constexpr bool kPingPong = kPingPong_;
   static constexpr int kClusterM = kClusterM_;  // CTAs that share columns: B is multicast
   static constexpr int kClusterN = kClusterN_;  // CTAs that share rows: A is multicast
-  static constexpr int kCluster = kClusterM * kClusterN;
+  static constexpr bool kPacked = kPacked_;
+  static constexpr int kSplit = kSplit_;
+  static constexpr int kShare = kClusterM * kClusterN;  // CTAs that multicast to each other
+  static constexpr int kCluster = kShare * kSplit;
   static constexpr bool kTransposeW = kTransposeW_;
   static constexpr int kStages = kStages_;
   static constexpr int kSlots = kSlots_;  // per stream
   static constexpr int kPushRows = kPushRows_;
-  static_assert(kCluster == 1 || kCluster == 2, "larger clusters are not built");
+  static_assert(kShare <= 2 && kSplit <= 2, "larger clusters are not built");
+  static_assert(kSplit == 1 || (kPacked && !kPingPong && kM == 128), "one row block per CTA");
+  static_assert(!kPacked || kClusterN == 1, "a packed x is not multicast");
 
   static constexpr int kABytes = kTileM * kTileK * 2;
   static constexpr int kBBytes = kTileN * kTileK * 2;
@@ -69,10 +80,19 @@ struct TileConfig {
   static constexpr int kColumnBoxes = kTileN / kBoxColumns;
   static constexpr int kBoxes = kRowBlocks * kColumnBoxes;
   static_assert(kTileM % (64 * kMmaWarpgroups) == 0 && kTileN % kBoxColumns == 0, "");
-  static_assert(kBoxes >= kSlots, "a tile fills every slot at least once");
+  static_assert(kPacked || kBoxes >= kSlots, "a tile fills every slot at least once");
+  static_assert(!kPacked || kPingPong || kRowBlocks == 1, "the rows of a stream are contiguous");
 
-  // RS flags of one cluster tile: one per CTA and storing stream.
-  static constexpr int kFlagsPerTile = kCluster * kMmaWarpgroups;
+  // RS flags of one cluster tile: one per CTA and storing stream. Of each segment of a packed one:
+  // one per 64-row block of it that different streams store.
+  static constexpr int kFlagsPerTile = (kPacked ? 1 : kCluster) * kMmaWarpgroups;
+
+  // Place of a CTA in its cluster.
+  __device__ static constexpr std::int32_t RowOf(std::int32_t rank) { return rank % kClusterM; }
+  __device__ static constexpr std::int32_t ColumnOf(std::int32_t rank) {
+    return rank / kClusterM % kClusterN;
+  }
+  __device__ static constexpr std::int32_t SplitOf(std::int32_t rank) { return rank / kShare; }
 
   // First row inside the CTA tile of block `block` of stream `stream`.
   __device__ static constexpr int BlockRow(int stream, int block) {

@@ -26,6 +26,18 @@ __device__ __forceinline__ void TmaLoad(const CUtensorMap& map, MBarrier& barrie
   }
 }
 
+// The same for the kReceivers CTAs from `first` on.
+template <int kReceivers, class... Coordinate>
+__device__ __forceinline__ void TmaLoadFrom(std::int32_t first, const CUtensorMap& map,
+                                            MBarrier& barrier, void* smem, Coordinate... at) {
+  if constexpr (kReceivers == 1) {
+    TmaLoad<1>(map, barrier, smem, at...);
+  } else {
+    const auto receivers = static_cast<std::uint16_t>(((1u << kReceivers) - 1) << first);
+    cute::SM90_TMA_LOAD_MULTICAST::copy(&map, &barrier.word, receivers, kEvictNormal, smem, at...);
+  }
+}
+
 template <class... Coordinate>
 __device__ __forceinline__ void TmaStore(const CUtensorMap& map, const void* smem,
                                          Coordinate... at) {

@@ -162,16 +162,22 @@ JAX_FLUX_HD void PublishFlag(const Call& call, std::uint64_t epoch, std::int32_t
   Mem::StoreReleaseSys(call.base[peer] + offset, epoch);
 }
 
+// Until the peer of `step` has entered it.
+template <class Mem>
+JAX_FLUX_HD void AwaitEntry(const Call& call, std::uint64_t epoch, std::int32_t step) {
+  const std::int32_t peer = PushPeerAt(call.rank, call.world, step);
+  if (CheckEntry<Mem>(call, epoch, peer) >= epoch) return;
+  const std::uint8_t* word = call.base[call.rank] + call.layout.EntryOffset(peer, epoch);
+  SpinUntil<Mem>(call, epoch, WaitKind::kEntry, peer, -1, word);
+  CheckEntry<Mem>(call, epoch, peer);
+}
+
 // Waits until every peer has entered `epoch`, with our call site. Acquire, system scope; pairs with
 // StoreEntries on each peer.
 template <class Mem>
 JAX_FLUX_HD void AwaitEntries(const Call& call, std::uint64_t epoch) {
   for (std::int32_t step = 0; step < call.world - 1; ++step) {
-    const std::int32_t peer = PushPeerAt(call.rank, call.world, step);
-    const std::uint8_t* word = call.base[call.rank] + call.layout.EntryOffset(peer, epoch);
-    if (CheckEntry<Mem>(call, epoch, peer) >= epoch) continue;
-    SpinUntil<Mem>(call, epoch, WaitKind::kEntry, peer, -1, word);
-    CheckEntry<Mem>(call, epoch, peer);
+    AwaitEntry<Mem>(call, epoch, step);
   }
 }
 
@@ -198,14 +204,21 @@ JAX_FLUX_HD bool CountPushed(const Call& call, std::int32_t peer, std::int32_t c
   return true;
 }
 
-// End of one CTA: one thread, after every role of the CTA has made its last claim, read and flag.
-// The launch's last CTA zeroes the tickets; on the call's last launch it first waits for every
-// entry and then advances the epoch.
+// The end of a CTA, in three parts, so that a kernel can await the entries with a thread each: a
+// read of system memory takes most of a microsecond.
+//
+// Whether this CTA is the launch's last one. One thread, after every role of the CTA has made its
+// last claim, read and flag. Acquire-release: the last arriver sees every CTA's epoch read and
+// claims as done.
 template <class Mem>
-JAX_FLUX_HD void FinishCta(const Call& call, std::uint64_t epoch, std::uint32_t cta_count) {
-  // Acquire-release: the last arriver sees every CTA's epoch read and claims as done.
-  if (Mem::FetchAddAcqRel(call.Control(ControlWord::kDoneCtas), 1) + 1 != cta_count) return;
-  if (call.last_launch) AwaitEntries<Mem>(call, epoch);
+JAX_FLUX_HD bool ArriveCta(const Call& call, std::uint32_t cta_count) {
+  return Mem::FetchAddAcqRel(call.Control(ControlWord::kDoneCtas), 1) + 1 == cta_count;
+}
+
+// In the last CTA, one thread, after every AwaitEntry if the launch is the call's last: zeroes the
+// tickets, then advances the epoch.
+template <class Mem>
+JAX_FLUX_HD void EndLaunch(const Call& call, std::uint64_t epoch) {
   Mem::StoreRelaxed32(call.Control(ControlWord::kTileTicket), 0);
   Mem::StoreRelaxed32(call.Control(ControlWord::kPushTicket), 0);
   Mem::StoreRelaxed32(call.Control(ControlWord::kCopyTicket), 0);
@@ -217,6 +230,14 @@ JAX_FLUX_HD void FinishCta(const Call& call, std::uint64_t epoch, std::uint32_t 
     // Last, so that a concurrent call that finds us idle also finds the new epoch (PostEntries).
     Mem::StoreReleaseSys(call.Control(ControlWord::kBusy), 0);
   }
+}
+
+// All three by one thread.
+template <class Mem>
+JAX_FLUX_HD void FinishCta(const Call& call, std::uint64_t epoch, std::uint32_t cta_count) {
+  if (!ArriveCta<Mem>(call, cta_count)) return;
+  if (call.last_launch) AwaitEntries<Mem>(call, epoch);
+  EndLaunch<Mem>(call, epoch);
 }
 
 }  // namespace jax_flux::protocol

@@ -24,6 +24,7 @@ JAX_FLUX_HD std::int32_t SegmentAt(SegmentOrder order, std::int32_t rank, std::i
 }
 
 // Receiver of push step s: r+1 needs our shard first, and no two ranks hit one receiver in a step.
+// Step W-1 is the rank itself.
 JAX_FLUX_HD std::int32_t PushPeerAt(std::int32_t rank, std::int32_t world, std::int32_t step) {
   return (rank + 1 + step) % world;
 }
@@ -48,11 +49,18 @@ struct TileGrid {
   // Peers' segments that share one sweep over the columns. Short segments one by one would each
   // read all of w from memory again.
   std::int32_t sweep = 1;
+  // Segments that one tile packs below each other, tile_rows each (rows <= tile_rows); 0: a tile
+  // holds rows of one segment. Then all segments, own too, share the one walk over the columns.
+  std::int32_t pack = 0;
 
   JAX_FLUX_HD std::int32_t RowTiles() const { return CeilDiv(rows, tile_rows); }
   JAX_FLUX_HD std::int32_t ColumnTiles() const { return CeilDiv(columns, tile_columns); }
   JAX_FLUX_HD std::int32_t SegmentTiles() const { return batch * RowTiles() * ColumnTiles(); }
-  JAX_FLUX_HD std::int32_t TotalTiles() const { return world * SegmentTiles(); }
+  // Tiles that all segments of one (batch, column) make when packed.
+  JAX_FLUX_HD std::int32_t Packs() const { return CeilDiv(world, pack); }
+  JAX_FLUX_HD std::int32_t TotalTiles() const {
+    return pack > 0 ? batch * ColumnTiles() * Packs() : world * SegmentTiles();
+  }
   // Index of a tile inside its segment; sender and owner derive the same flag from it.
   JAX_FLUX_HD std::int32_t FlagIndex(std::int32_t b, std::int32_t i, std::int32_t j) const {
     return (b * RowTiles() + i) * ColumnTiles() + j;
@@ -60,12 +68,36 @@ struct TileGrid {
 };
 
 struct TileCoord {
-  std::int32_t step;     // position in the segment order; 0 .. W-1
-  std::int32_t segment;  // rank that owns (RS) or sent (AG) these rows
+  std::int32_t step;     // position in the segment order, 0 .. W-1; in the order of packs
+  std::int32_t segment;  // rank that owns (RS) or sent (AG) these rows; the first of a pack
   std::int32_t batch;
   std::int32_t i;  // tile row inside the segment
   std::int32_t j;  // tile column
 };
+
+// Packed tiles: column by column, all packs of a column before the next. A walk over the columns is
+// a walk over w, so w is read once. A pack holds segments in the order of ranks, so that one TMA
+// instruction loads them all. What may wait then comes before what does not; it ends all the same,
+// because every rank walks the same columns (docs/protocol.md, Packed tiles).
+JAX_FLUX_HD TileCoord PackedTileAt(const TileGrid& grid, SegmentOrder order, std::int32_t ticket) {
+  const std::int32_t packs = grid.Packs();
+  const std::int32_t column = ticket / packs;
+  TileCoord at;
+  at.step = ticket - column * packs;
+  at.segment = SegmentAt(order, grid.rank / grid.pack, packs, at.step) * grid.pack;
+  at.batch = column / grid.ColumnTiles();
+  at.i = 0;
+  at.j = column - at.batch * grid.ColumnTiles();
+  return at;
+}
+
+// Segments that exist of `capacity` from `first` on: the last pack may be short, and a CTA's part
+// of it empty.
+JAX_FLUX_HD std::int32_t PackedSegments(const TileGrid& grid, std::int32_t first,
+                                        std::int32_t capacity) {
+  const std::int32_t left = grid.world - first;
+  return left < 0 ? 0 : left < capacity ? left : capacity;
+}
 
 // Grouped raster inside (segments of a sweep, batch): `group` tile rows share a walk over the
 // columns, which keeps their A rows in L2 while B streams through. The own segment is a sweep of
@@ -110,7 +142,12 @@ struct ChunkGrid {
   bool depth_outer;  // send all rows of a k range first (small m) or all k of a row range
   // Peers that are served in turn, chunk by chunk; the next ones after all chunks of these.
   std::int32_t peers = 1;
+  // The own shard goes to the own slot too, last: packed tiles load all segments in one go.
+  bool to_self = false;
 
+  JAX_FLUX_HD std::int32_t Receivers(std::int32_t world) const {
+    return to_self ? world : world - 1;
+  }
   JAX_FLUX_HD std::int32_t RowChunks() const { return CeilDiv(rows, chunk_rows); }
   JAX_FLUX_HD std::int32_t DepthChunks() const { return CeilDiv(depth, chunk_depth); }
   JAX_FLUX_HD std::int32_t Count() const { return batch * RowChunks() * DepthChunks(); }
@@ -151,14 +188,14 @@ JAX_FLUX_HD PushCoord PushAt(const ChunkGrid& grid, std::int32_t rank, std::int3
                              std::int32_t ticket) {
   const std::int32_t count = grid.Count();
   const std::int32_t first = ticket / count / grid.peers * grid.peers;
-  const std::int32_t left = world - 1 - first;
+  const std::int32_t left = grid.Receivers(world) - first;
   const std::int32_t peers = left < grid.peers ? left : grid.peers;
   const std::int32_t rest = ticket - first * count;
   return {PushPeerAt(rank, world, first + rest % peers), ChunkAt(grid, rest / peers)};
 }
 
 JAX_FLUX_HD std::int32_t TotalPushes(const ChunkGrid& grid, std::int32_t world) {
-  return (world - 1) * grid.Count();
+  return grid.Receivers(world) * grid.Count();
 }
 
 }  // namespace jax_flux::protocol

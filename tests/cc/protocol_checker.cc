@@ -81,6 +81,7 @@ struct Family {
   bool pusher_thread;
   int resident;
   std::vector<std::string> programs;
+  int pack = 0;
 };
 
 void ProveFamily(const Family& family) {
@@ -94,6 +95,7 @@ void ProveFamily(const Family& family) {
     config.ctas = family.ctas;
     config.pusher_thread = family.pusher_thread;
     config.resident = family.resident;
+    config.pack = family.pack;
     Prove(config, &total);
   }
   std::printf("  %-58s W %d %5d cases %10llu states %11llu steps %8.1e interleavings %5.1f s\n",
@@ -137,6 +139,16 @@ void ProveAll() {
       {"two CTAs on every rank", 3, {2}, false, 99, {"a", "r"}},
       {"copy engine", 3, {1}, false, 99, {"cC", "cac", "acr", "bcb", "pc"}},
       {"one CTA", 4, {1}, false, 99, {"ar", "ra", "bbb"}},
+      // Packed tiles; pieces are columns. Full packs, short ones, one segment to a pack.
+      {"packs of 2, one CTA, every sequence of 3", 2, {1}, false, 99, Sequences("aArR", 3), 2},
+      {"packs of 2, two CTAs", 2, {2}, false, 99, {"aRAr", "RRa", "dDa"}, 2},
+      {"packs of 2, two CTAs, one resident", 2, {2}, false, 1, {"aRAr", "RRa", "dDa"}, 2},
+      {"packs of 1: own between foreign, two CTAs", 2, {2}, false, 1, {"aRAr", "RRa"}, 1},
+      {"packs of 2 and pusher threads", 2, {2}, true, 99, {"ar"}, 2},
+      {"packs of 2, one CTA", 3, {1}, false, 99, {"aRA", "RrR", "DaR"}, 2},
+      {"packs of 3, one CTA", 3, {1}, false, 99, {"aRA", "RrR", "DaR"}, 3},
+      {"packs of 2, two CTAs on one rank", 3, {2, 1, 1}, false, 1, {"aR", "Ra"}, 2},
+      {"packs of 3, one CTA", 4, {1}, false, 99, {"r", "a"}, 3},
   };
   for (const Family& family : families) ProveFamily(family);
 }
@@ -190,6 +202,7 @@ struct Control {
   BreakKind expected;
   std::vector<BreakKind> looked_past;
   int world;  // the smallest that shows it
+  int pack = 0;
 };
 
 std::uint32_t Mask(const std::vector<BreakKind>& kinds) {
@@ -207,6 +220,7 @@ ModelConfig ConfigOf(const Control& control, int world) {
   config.resident = control.resident;
   config.fault = control.fault;
   config.ignored = Mask(control.looked_past);
+  config.pack = control.pack;
   return config;
 }
 
@@ -313,6 +327,15 @@ void CatchAll() {
        {},
        2},
       {"AG: tiles before pushes", Fault::kWaitBeforePush, "a", {1}, 99, K::kDeadlock, {}, 2},
+      {"RS, packed: a tile waits before it sends",
+       Fault::kWaitBeforeSend,
+       "r",
+       {1},
+       99,
+       K::kDeadlock,
+       {},
+       2,
+       2},
       {"RS: static schedule, two CTAs, one resident",
        Fault::kStaticSchedule,
        "R",

@@ -75,9 +75,13 @@ Model::Launch Model::LaunchOf(const ModelCall& call, int launch) const {
 }
 
 TileGrid Model::Tiles(const ModelCall& call, int rank) const {
+  // A piece is a tile row of its segment, or a tile column of all segments.
+  if (config_.pack > 0) return {config_.world, rank, 1, 1, call.pieces, 1, 1, 1, 1, config_.pack};
   return {config_.world, rank, 1, call.pieces, 1, 1, 1, 1};
 }
-ChunkGrid Model::Chunks(const ModelCall& call) const { return {1, call.pieces, 1, 1, 1, false}; }
+ChunkGrid Model::Chunks(const ModelCall& call) const {
+  return {1, call.pieces, 1, 1, 1, false, 1, config_.pack > 0};
+}
 
 int Model::PushCount(const Context& at) const {
   if (at.call->op == ModelOp::kBroadcast && at.rank != 0) return 0;
@@ -129,7 +133,8 @@ void Model::AddCell(int generation, std::uint64_t address, int writer) {
   std::vector<int>& writers = writers_[static_cast<std::size_t>(cell->second)];
   for (int rank = 0; rank < config_.world; ++rank) {
     int& known = writers[static_cast<std::size_t>(rank)];
-    if (rank != writer && known < 0) known = writer;
+    // Packed gathers send to the rank itself as well.
+    if ((rank != writer || config_.pack > 0) && known < 0) known = writer;
   }
 }
 

@@ -52,6 +52,7 @@ enum class Fault : std::uint8_t {
   kWaitBeforePush,    // waiting tiles are claimed before pushes
   kStaticSchedule,    // tile t belongs to CTA t mod the number of CTAs
   kCheckOnlyAwaited,  // a wait looks at the awaited peer's entry only
+  kWaitBeforeSend,    // a packed RS tile waits for its own partials before it sends
   kTrapUnannounced,   // a mismatch traps although the rank's entry may not be posted yet
   kNoGate,            // copies start without waiting for the peers' entries
   kCopiesInAgArea,    // copies use flags and slots of the AG area
@@ -78,6 +79,7 @@ struct ModelConfig {
   std::vector<int> ctas;                         // per rank; one entry for all
   bool pusher_thread = false;                    // AG: pushes in a second thread of each CTA
   int resident = 99;                             // CTAs of a rank that can run at once
+  int pack = 0;                                  // segments of a tile; 0: tiles of one segment
   Fault fault = Fault::kNone;
   std::uint32_t ignored = 0;  // mask of break kinds to look past
 };
@@ -146,6 +148,13 @@ class Model {
     int source, index;
   };
 
+  // A packed tile: parts to send or to wait for, and whether an own part waits for partials.
+  struct Packed {
+    int parts, flag;
+    int segment;  // of the part at hand
+    bool has_own;
+  };
+
   // What one action works on.
   struct Context {
     State* state;
@@ -193,7 +202,9 @@ class Model {
   bool StepEngine(Context* at) const;
   bool StepFinish(Context* at) const;
   void BeginWork(Context* at) const;
-  void AfterTile(Context* at) const;
+  Packed PackedItem(const Context& at) const;
+  void BeginPacked(Context* at) const;
+  void AfterPackedPart(Context* at) const;
   void Exit(Context* at) const;
   void EndLaunch(Context* at) const;
   void CheckAhead(Context* at) const;

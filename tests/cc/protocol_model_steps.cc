@@ -241,7 +241,13 @@ bool Model::StepGate(Context* at) const {
 }
 
 Model::Piece Model::PushedPiece(const Context& at, int* peer) const {
-  if (at.thread->pc == kTileData || at.thread->pc == kTileFlag) {
+  const bool tile_part = at.thread->pc == kTileData || at.thread->pc == kTileFlag;
+  if (tile_part && config_.pack > 0) {
+    const Packed item = PackedItem(at);
+    *peer = item.segment;
+    return {Area::kRs, at.rank, item.flag};
+  }
+  if (tile_part) {
     const TileGrid grid = Tiles(*at.call, at.rank);
     const SegmentOrder order =
         config_.fault == Fault::kWaitBeforePush ? SegmentOrder::kOwnFirst : SegmentOrder::kOwnLast;
@@ -280,6 +286,10 @@ bool Model::StepPush(Context* at) const {
     at->thread->pc = tile ? kTileFlag : kPushFlag;
   } else {
     StoreFlag(at, peer, piece, at->thread->epoch);
+    if (tile && config_.pack > 0) {
+      AfterPackedPart(at);
+      return true;
+    }
     at->thread->item = 0;
     at->thread->pc = tile ? kClaimTile : kClaimPush;
   }
@@ -305,6 +315,10 @@ bool Model::StepTile(Context* at) const {
   } else {
     at->control->tiles += 1;
   }
+  if (config_.pack > 0) {
+    BeginPacked(at);
+    return true;
+  }
   const bool wait_first = config_.fault == Fault::kWaitBeforePush;
   const SegmentOrder order =
       at->launch.rs_tiles && !wait_first ? SegmentOrder::kOwnLast : SegmentOrder::kOwnFirst;
@@ -327,6 +341,11 @@ bool Model::StepAwait(Context* at) const {
   const SegmentOrder order = rs && !wait_first ? SegmentOrder::kOwnLast : SegmentOrder::kOwnFirst;
   const TileCoord tile = TileAt(grid, order, at->thread->item);
   Piece piece{Area::kAg, tile.segment, grid.FlagIndex(tile.batch, tile.i, tile.j)};
+  if (config_.pack > 0) {
+    const Packed item = PackedItem(*at);
+    piece.source = item.segment;
+    piece.index = item.flag;
+  }
   if (at->launch.engine) piece.area = Area::kEngine;
   if (rs) {  // partials in rank order
     piece.area = Area::kRs;
@@ -337,6 +356,10 @@ bool Model::StepAwait(Context* at) const {
   ReadData(at, piece);
   at->thread->step += 1;
   if (rs && at->thread->step < config_.world - 1) return true;
+  if (config_.pack > 0) {
+    AfterPackedPart(at);
+    return true;
+  }
   at->thread->step = 0;
   at->thread->item = 0;
   at->thread->pc = kClaimTile;

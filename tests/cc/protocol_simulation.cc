@@ -35,6 +35,9 @@ const std::vector<Extents>& Shapes() {
       {2, 5, 6, 5, 2, 2, 3, 2, 3, 4, false},
       {1, 9, 8, 4, 4, 4, 2, 1, 2, 3, true},
       {2, 4, 5, 7, 3, 2, 5, 3, 4, 5, true},
+      // Packed tiles: two and three short segments to a tile, the last one short or not.
+      {1, 3, 6, 5, 4, 2, 2, 1, 3, 2, true, 2},
+      {2, 2, 5, 7, 2, 3, 3, 1, 1, 4, false, 3},
   };
   return shapes;
 }

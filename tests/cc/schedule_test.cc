@@ -96,6 +96,35 @@ void CheckTiles(const TileGrid& grid, SegmentOrder order, Counts* counts) {
   counts->grids += 1;
 }
 
+// Packed tiles: every (segment, batch, column) in exactly one of them; all packs of a column before
+// the next, in the same column order on every rank; own part in the last (RS) or first (AG) pack.
+void CheckPackedTiles(const TileGrid& grid, SegmentOrder order, Counts* counts) {
+  const std::int32_t flags = grid.SegmentTiles();
+  CHECK_EQ(grid.RowTiles(), 1, "a segment lies in one tile");
+  CHECK_EQ(flags, grid.batch * grid.ColumnTiles(), "flags of a segment");
+  std::vector<int> seen(static_cast<std::size_t>(grid.world * flags), 0);
+  for (std::int32_t ticket = 0; ticket < grid.TotalTiles(); ++ticket) {
+    const TileCoord at = PackedTileAt(grid, order, ticket);
+    const std::int32_t pack = ticket % grid.Packs();
+    CHECK_EQ(at.step, pack, "ticket " << ticket);
+    CHECK_EQ(at.i, 0, "ticket " << ticket);
+    CHECK_EQ(at.segment % grid.pack, 0, "ticket " << ticket);
+    const std::int32_t flag = grid.FlagIndex(at.batch, at.i, at.j);
+    CHECK_EQ(flag, ticket / grid.Packs(), "columns come in flag order");
+    const std::int32_t count = PackedSegments(grid, at.segment, grid.pack);
+    CHECK(count >= 1, "ticket " << ticket << " is empty");
+    for (std::int32_t s = 0; s < count; ++s) {
+      seen[static_cast<std::size_t>((at.segment + s) * flags + flag)] += 1;
+      const std::int32_t own_pack = order == SegmentOrder::kOwnFirst ? 0 : grid.Packs() - 1;
+      if (at.segment + s == grid.rank) CHECK_EQ(pack, own_pack, "ticket " << ticket);
+    }
+    counts->tiles += 1;
+  }
+  for (int times : seen) CHECK_EQ(times, 1, "a packed part visited not once");
+  CHECK_EQ(PackedSegments(grid, grid.world, grid.pack), 0, "past the last segment");
+  counts->grids += 1;
+}
+
 void CheckChunks(const ChunkGrid& grid, std::int32_t world, Counts* counts) {
   std::vector<std::int32_t> flags;
   for (std::int32_t index = 0; index < grid.Count(); ++index) {
@@ -131,7 +160,8 @@ void CheckChunks(const ChunkGrid& grid, std::int32_t world, Counts* counts) {
             "pushed twice: ticket " << ticket);
       counts->pushes += 1;
     }
-    CHECK_EQ(sent.size(), static_cast<std::size_t>((world - 1) * grid.Count()), "pushes missing");
+    CHECK_EQ(sent.size(), static_cast<std::size_t>(grid.Receivers(world) * grid.Count()),
+             "pushes missing");
   }
   counts->grids += 1;
 }
@@ -177,11 +207,19 @@ int main() {
             }
           }
         }
+        for (std::int32_t pack : {1, 2, 3, 8, 16}) {
+          for (std::int32_t rank : {0, world - 1}) {
+            const TileGrid grid{world, rank, batch, rows, 1537, 1024, 192, 1, 1, pack};
+            CheckPackedTiles(grid, SegmentOrder::kOwnFirst, &counts);
+            CheckPackedTiles(grid, SegmentOrder::kOwnLast, &counts);
+          }
+        }
         for (std::int32_t depth : {8, 64, 500}) {
           for (bool depth_outer : {false, true}) {
             for (std::int32_t peers : {1, 2, 3, 7}) {
               CheckChunks({batch, rows, depth, 128, 64, depth_outer, peers}, world, &counts);
               CheckChunks({batch, rows, depth, 48, 512, depth_outer, peers}, world, &counts);
+              CheckChunks({batch, rows, depth, 48, 64, depth_outer, peers, true}, world, &counts);
             }
           }
         }

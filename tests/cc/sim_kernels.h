@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "cuda/protocol/epoch.h"
@@ -23,15 +24,22 @@ struct Extents {
   std::int32_t tile_rows, tile_columns, tile_depth, group;
   std::int32_t chunk_rows, chunk_depth;
   bool depth_outer;
+  std::int32_t pack = 0;  // segments of a tile, rows <= tile_rows; 0: one
 
   protocol::ChunkGrid Chunks() const {
-    return {batch, rows, depth, chunk_rows, chunk_depth, depth_outer};
+    return {batch, rows, depth, chunk_rows, chunk_depth, depth_outer, 1, pack > 0};
   }
   protocol::TileGrid Tiles(std::int32_t world, std::int32_t rank) const {
-    return {world, rank, batch, rows, columns, tile_rows, tile_columns, group};
+    return {world, rank, batch, rows, columns, tile_rows, tile_columns, group, 1, pack};
   }
   // Pieces that a copy engine carries: rows through all batches, whole k.
   protocol::ChunkGrid Pieces() const { return {1, batch * rows, depth, chunk_rows, depth, false}; }
+  // A group of one waits for nobody, so not for itself either: only the plain kernel serves it.
+  Extents Unpacked() const {
+    Extents extents = *this;
+    extents.pack = 0;
+    return extents;
+  }
   std::uint64_t ShardFloats() const { return static_cast<std::uint64_t>(batch) * rows * depth; }
   std::uint64_t TileFloats() const { return static_cast<std::uint64_t>(tile_rows) * tile_columns; }
 };
@@ -51,7 +59,7 @@ class Kernel {
   // `copied`: copy engines bring the shards of the peers.
   Kernel(const protocol::Call& call, const Extents& extents, const Operands& operands, bool copied)
       : call_(call),
-        extents_(extents),
+        extents_(call.world > 1 ? extents : extents.Unpacked()),
         operands_(operands),
         epoch_(protocol::CallEpoch<Mem>(call)),
         copied_(copied) {}
@@ -157,64 +165,77 @@ class Kernel {
 
   // Producer and consumer of ag_matmul: the gate opens a tile's k blocks one by one.
   void GatheredTiles() const {
+    constexpr protocol::SegmentOrder kOrder = protocol::SegmentOrder::kOwnFirst;
     const protocol::TileGrid grid = extents_.Tiles(call_.world, call_.rank);
-    std::vector<float> sum(extents_.TileFloats());
     for (;;) {
       const auto ticket = static_cast<std::int32_t>(
           protocol::ClaimTicket<Mem>(call_, protocol::ControlWord::kTileTicket));
       if (ticket >= grid.TotalTiles()) return;
-      const protocol::TileCoord at =
-          protocol::TileAt(grid, protocol::SegmentOrder::kOwnFirst, ticket);
-      const bool own = at.segment == call_.rank;
-      const bool open = own || Whole(at.segment);
-      const float* a = own ? operands_.x : Slot(call_.rank, at.segment);
-      std::fill(sum.begin(), sum.end(), 0.0f);
+      const std::vector<protocol::TileCoord> parts = Parts(grid, kOrder, ticket);
+      std::vector<std::vector<float>> sums(parts.size(), std::vector<float>(extents_.TileFloats()));
+      std::vector<bool> open;  // nothing to wait for
+      for (const protocol::TileCoord& at : parts) {
+        // A packed tile reads the own shard out of its slot as well.
+        const bool in_place = at.segment == call_.rank && (extents_.pack == 0 || copied_);
+        open.push_back(in_place || Whole(at.segment));
+      }
       for (std::int32_t k = 0; k < extents_.depth; k += extents_.tile_depth) {
         const std::int32_t k_end = std::min(k + extents_.tile_depth, extents_.depth);
-        if (!open) Gate(at, k, k_end);
-        Accumulate(at, a + XIndex(at.batch, 0, 0), k, k_end, &sum);
+        for (std::size_t part = 0; part < parts.size(); ++part) {
+          const protocol::TileCoord& at = parts[part];
+          const bool in_place = at.segment == call_.rank && (extents_.pack == 0 || copied_);
+          if (!open[part]) Gate(at, k, k_end);
+          const float* a = in_place ? operands_.x : Slot(call_.rank, at.segment);
+          Accumulate(at, a + XIndex(at.batch, 0, 0), k, k_end, &sums[part]);
+        }
       }
-      ForTile(at, [&](std::int32_t row, std::int32_t column, std::size_t index) {
-        operands_
-            .y[((static_cast<std::int64_t>(at.batch) * call_.world + at.segment) * extents_.rows +
-                row) *
-                   extents_.columns +
-               column] = sum[index];
-      });
+      for (std::size_t part = 0; part < parts.size(); ++part) {
+        const protocol::TileCoord& at = parts[part];
+        const std::int64_t first =
+            (static_cast<std::int64_t>(at.batch) * call_.world + at.segment) * extents_.rows;
+        ForTile(at, [&](std::int32_t row, std::int32_t column, std::size_t index) {
+          operands_.y[(first + row) * extents_.columns + column] = sums[part][index];
+        });
+      }
     }
   }
 
-  // matmul_rs: foreign tiles leave as partials, own tiles (last) add all partials in rank order.
-  // A partial's flag is held back until the next tile, as the store warp does it, and flushed
+  // matmul_rs: foreign parts of a tile leave as partials, then an own part adds all partials in
+  // rank order. Flags are held back until the next tile, as a store warp may do it, and flushed
   // before any wait and at the end.
   void ReducedTiles() const {
+    constexpr protocol::SegmentOrder kOrder = protocol::SegmentOrder::kOwnLast;
     const protocol::TileGrid grid = extents_.Tiles(call_.world, call_.rank);
-    std::vector<float> sum(extents_.TileFloats());
-    std::int32_t held_peer = -1;
-    std::uint64_t held_flag = 0;
+    std::vector<std::pair<std::int32_t, std::uint64_t>> held;  // peer, flag
     const auto flush = [&] {
-      if (held_peer >= 0) protocol::PublishFlag<Mem>(call_, epoch_, held_peer, held_flag);
-      held_peer = -1;
+      for (const auto& [peer, flag] : held) {
+        protocol::PublishFlag<Mem>(call_, epoch_, peer, flag);
+      }
+      held.clear();
     };
     for (;;) {
       const auto ticket = static_cast<std::int32_t>(
           protocol::ClaimTicket<Mem>(call_, protocol::ControlWord::kTileTicket));
       if (ticket >= grid.TotalTiles()) break;
-      const protocol::TileCoord at =
-          protocol::TileAt(grid, protocol::SegmentOrder::kOwnLast, ticket);
-      const float* a =
-          operands_.rs_x + (static_cast<std::int64_t>(at.batch) * call_.world + at.segment) *
-                               extents_.rows * extents_.depth;
-      std::fill(sum.begin(), sum.end(), 0.0f);
-      Accumulate(at, a, 0, extents_.depth, &sum);
-      flush();
-      if (at.segment != call_.rank) {
+      std::vector<protocol::TileCoord> parts = Parts(grid, kOrder, ticket);
+      std::stable_partition(parts.begin(), parts.end(), [&](const protocol::TileCoord& at) {
+        return at.segment != call_.rank;  // sends before the wait
+      });
+      for (const protocol::TileCoord& at : parts) {
+        std::vector<float> sum(extents_.TileFloats());
+        const float* a =
+            operands_.rs_x + (static_cast<std::int64_t>(at.batch) * call_.world + at.segment) *
+                                 extents_.rows * extents_.depth;
+        Accumulate(at, a, 0, extents_.depth, &sum);
+        if (at.segment == call_.rank) {
+          flush();
+          Reduce(grid, at, sum);
+          continue;
+        }
+        if (extents_.pack == 0) flush();
         const std::int32_t index = grid.FlagIndex(at.batch, at.i, at.j);
         std::copy(sum.begin(), sum.end(), RsSlot(at.segment, call_.rank, index));
-        held_peer = at.segment;
-        held_flag = call_.layout.RsFlagOffset(call_.rank, index);
-      } else {
-        Reduce(grid, at, sum);
+        held.emplace_back(at.segment, call_.layout.RsFlagOffset(call_.rank, index));
       }
     }
     flush();
@@ -223,6 +244,16 @@ class Kernel {
  private:
   std::int64_t XIndex(std::int32_t b, std::int32_t row, std::int32_t k) const {
     return (static_cast<std::int64_t>(b) * extents_.rows + row) * extents_.depth + k;
+  }
+  // What a ticket stands for: one tile of a segment, or of each segment that is packed into it.
+  std::vector<protocol::TileCoord> Parts(const protocol::TileGrid& grid,
+                                         protocol::SegmentOrder order, std::int32_t ticket) const {
+    if (grid.pack == 0) return {protocol::TileAt(grid, order, ticket)};
+    protocol::TileCoord at = protocol::PackedTileAt(grid, order, ticket);
+    const std::int32_t count = protocol::PackedSegments(grid, at.segment, grid.pack);
+    std::vector<protocol::TileCoord> parts;
+    for (std::int32_t part = 0; part < count; ++part, ++at.segment) parts.push_back(at);
+    return parts;
   }
   float* AgSlot(std::int32_t at_rank, std::int32_t source) const {
     return reinterpret_cast<float*>(call_.base[at_rank] + call_.layout.AgHalfOffset(epoch_)) +
@@ -312,7 +343,7 @@ class Kernel {
   }
 
   const protocol::Call& call_;
-  const Extents& extents_;
+  const Extents extents_;
   const Operands& operands_;
   const std::uint64_t epoch_;
   const bool copied_;

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import jax_flux
-from jax_flux import _cost, _dispatch, _ffi, _internal, _lowering, _plan, _stats
+from jax_flux import _cost, _cost_packed, _dispatch, _ffi, _internal, _lowering, _plan, _stats
 from jax_flux._plan import Installed, Instance, Problem
 from tests.cpu import programs
 
@@ -560,3 +560,45 @@ def test_stats_amend_moves_a_fused_count():
     _stats.amend("ag_matmul", "vmap over w")  # nothing fused is left to move
     row = jax_flux.stats()["ag_matmul"]
     assert (row["fused"], row["xla"], row["reasons"]) == (0, 1, {"vmap over w": 1})
+
+
+def packed(op, tile=(128, 128), cluster=(1, 1), split=2):
+    name = f"{op}_pack_{tile[0]}x{tile[1]}_c{cluster[0]}x{cluster[1]}_s{split}"
+    return Instance(name, op, "bfloat16", "nn", tile, cluster, split=split, packed=True)
+
+
+WITH_PACKED = Installed(
+    (*KERNELS.instances, *map(packed, _plan.FUSED_OPS), packed("ag_matmul", (128, 192)))
+)
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+@pytest.mark.parametrize("op, n, k", [("ag_matmul", 6144, 12288), ("matmul_rs", 12288, 6144)])
+def test_few_rows_take_a_kernel_of_packed_tiles(op, n, k, world):
+    for m in (16, 64, 128):
+        problem = but(op=op, m=m // world, n=(n,), k=(k,), world=world)
+        # A gather's time is not yet known well enough to be preferred by itself at every size.
+        asked = "fused" if op == "ag_matmul" else None
+        decision = decide(problem=problem, installed=WITH_PACKED, implementation=asked)
+        assert decision.implementation == "fused", decision
+        assert "_pack_" in decision.plan.instance
+    many = but(op=op, m=2048, n=(n,), k=(k,), world=world)
+    assert "_pack_" not in decide(problem=many, installed=WITH_PACKED).plan.instance
+
+
+def test_segments_longer_than_a_tile_are_not_packed():
+    config = jax_flux.Config(tile=(128, 128))
+    fits = decide(problem=but(m=128), config=config, installed=WITH_PACKED, implementation="fused")
+    assert "_pack_" in fits.plan.instance
+    too_long = decide(problem=but(m=129), config=config, installed=WITH_PACKED)
+    assert too_long.implementation == "xla"
+    assert "no ag_matmul kernel" in too_long.reason
+
+
+def test_packed_kernels_can_be_taken_out_of_the_planner(monkeypatch):
+    monkeypatch.setattr(_cost_packed, "PLANNED", False)
+    few = but(m=16)
+    assert "fewer than 64" in decide(problem=few, installed=WITH_PACKED).reason
+    named = jax_flux.Config(instance="ag_matmul_pack_128x128_c1x1_s2")
+    forced = decide(problem=few, config=named, installed=WITH_PACKED, implementation="fused")
+    assert forced.plan.instance == named.instance

@@ -87,6 +87,30 @@ FORCED = {
     "rs-f16-flat-nt": rs(520, 1544, 192, transpose_w=True, dtype="float16", **PINGPONG, **FLAT),
 }
 
+# The kernels of packed tiles, which hold whole segments of several ranks below each other: every
+# height from 8 rows on, full and ragged, with several tiles per cluster.
+SPLIT = {"tile": [128, 128], "cluster": [1, 1], "sm_margin": 64}
+SPLIT_WIDE = {"tile": [128, 192], "cluster": [1, 1], "sm_margin": 64}
+PACKED = {
+    f"{name}-{m}-{tile['tile'][1]}": call(m, n, k, **rest, **tile)
+    for name, call in (("ag", ag), ("rs", rs))
+    for m, n, k, rest, tile in (
+        (1, 264, 136, {}, SPLIT),
+        (7, 1544, 64, dict(lead=[2]), SPLIT),
+        (8, 1544, 520, {}, SPLIT_WIDE),
+        (9, 200, 264, dict(lead=[3], bias=True), SPLIT),
+        (17, 2056, 200, dict(transpose_w=True), SPLIT),
+        (32, 1544, 1032, {}, SPLIT_WIDE),
+        (33, 776, 328, dict(rest=[1], lead=[2], transpose_w=True), SPLIT_WIDE),
+        (63, 1544, 192, dict(bias=True), SPLIT_WIDE),
+        (64, 3080, 256, {}, SPLIT),
+        (65, 1544, 264, dict(lead=[2]), SPLIT),
+        (128, 1544, 520, {}, SPLIT_WIDE),
+    )
+} | {
+    "ag-packed-silu": ag(24, [392, 136], 328, bias=True, activation="silu", **SPLIT),
+}
+
 
 # One process with all these GPUs.
 ONE_PROCESS = [pytest.param(n, marks=pytest.mark.gpus(n), id=f"tp{n}") for n in (2, 4, 8)]
@@ -138,6 +162,12 @@ def test_every_kernel_with_more_tiles_than_clusters(pool, world):
     check_sweep(answers, FORCED)
 
 
+@pytest.mark.parametrize("world", [2, 3], indirect=True, ids=["tp2", "tp3"])
+def test_packed_tiles_of_few_rows(pool, world):
+    answers = pool(world).run("sweep", cases=list(PACKED.values()), timeout_s=300)
+    check_sweep(answers, PACKED)
+
+
 @pytest.mark.parametrize(
     "mesh, names, axis",
     [
@@ -176,7 +206,7 @@ def test_gemms_of_one_rank_run_the_plain_kernel(pool):
         (ag(16, 9, 16), "n = 9 is not a multiple of 8"),
         (ag(16, [16, 12], 16), "n = 12 is not a multiple of 8"),
         (rs(16, 16, 12), "k = 12 is not a multiple of 8"),
-        (rs(16, 16, 16), "16 rows per rank are fewer than 64"),
+        (rs(16, 16, 16, dtype="float16"), "16 rows per rank are fewer than 64"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
