@@ -109,6 +109,8 @@ PACKED = {
     )
 } | {
     "ag-packed-silu": ag(24, [392, 136], 328, bias=True, activation="silu", **SPLIT),
+    "ag-packed-gate-up-8": ag(8, [1544, 1544], 328, **SPLIT),
+    "ag-packed-gate-up-64": ag(64, [776, 1544, 8], 264, **SPLIT_WIDE),
 }
 
 
