@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -182,6 +183,15 @@ def test_inference_with_misplaced_keys_fails_its_check(lm, shift, tmp_path, monk
     assert lm.infer(["--new=16", "--tp=2"]) == (1 if shift else 0)
     verdict = "NOT as" if shift else "as"
     assert f"decoding is {verdict} the full forward pass" in capsys.readouterr().out
+
+
+def test_inference_of_a_model_that_is_nan_fails_its_check(lm, tmp_path, monkeypatch, capsys):
+    init_params = lm.model.init_params
+    broken = lambda *arguments: jax.tree.map(lambda p: p * jnp.nan, init_params(*arguments))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lm.model, "init_params", broken)
+    assert lm.infer(["--new=2", "--tp=2", "--dp=1", "--prompt=x"]) == 1
+    assert "decoding is NOT as the full forward pass" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
