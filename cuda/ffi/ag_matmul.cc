@@ -122,19 +122,18 @@ xla_ffi::Error InitializeAgMatmul(std::int32_t device, cudaStream_t stream,
   return xla_ffi::Error::Success();
 }
 
-// The GEMMs.
-Status EnqueueLaunches(const Operands& operands, const runtime::Binding* binding,
-                       cudaStream_t stream) {
-  const std::size_t count = operands.launches.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto& launch = operands.launches[i];
-    const bool first = i == 0 && !operands.call.copies();
+// The GEMMs; with the copy transport a gate was the call's first launch.
+std::vector<GemmLaunch> Gemms(const Operands& operands) {
+  std::vector<GemmLaunch> gemms;
+  for (const auto& launch : operands.launches) {
     const auto& [w, y, bias] = launch.weight;
-    GemmLaunch gemm = {operands.x.untyped_data(), w, y, bias, first, i + 1 == count};
+    GemmLaunch gemm = {operands.x.untyped_data(), w, y, bias, false, false};
     std::copy(std::begin(launch.more), std::end(launch.more), std::begin(gemm.more));
-    JAX_FLUX_RETURN_IF_ERROR(EnqueueGemm(operands.call, binding, launch.problem, gemm, stream));
+    gemms.push_back(gemm);
   }
-  return Status();
+  gemms.front().first = !operands.call.copies();
+  gemms.back().last = true;
+  return gemms;
 }
 
 Status Enqueue(const Operands& operands, int device, cudaStream_t stream) {
@@ -145,12 +144,19 @@ Status Enqueue(const Operands& operands, int device, cudaStream_t stream) {
     if (!started.ok()) return started.status();
     binding = started.value();
   }
-  if (!call.copies()) return EnqueueLaunches(operands, binding, stream);
-  std::lock_guard<std::mutex> lock(binding->side_streams->mutex());
-  JAX_FLUX_RETURN_IF_ERROR(EnqueueCopies(call, *binding, operands.launches[0].problem,
-                                         operands.x.untyped_data(), stream));
-  JAX_FLUX_RETURN_IF_ERROR(EnqueueLaunches(operands, binding, stream));
-  return JoinCopies(*binding, stream);
+  const std::vector<GemmLaunch> gemms = Gemms(operands);
+  for (const GemmLaunch& gemm : gemms) JAX_FLUX_RETURN_IF_ERROR(CheckPointers(call, gemm));
+  std::unique_lock<std::mutex> lock;
+  if (call.copies()) {
+    lock = std::unique_lock<std::mutex>(binding->side_streams->mutex());
+    JAX_FLUX_RETURN_IF_ERROR(EnqueueCopies(call, *binding, operands.launches[0].problem,
+                                           operands.x.untyped_data(), stream));
+  }
+  for (std::size_t i = 0; i < gemms.size(); ++i) {
+    JAX_FLUX_RETURN_IF_ERROR(
+        EnqueueGemm(call, binding, operands.launches[i].problem, gemms[i], stream));
+  }
+  return call.copies() ? JoinCopies(*binding, stream) : Status();
 }
 
 xla_ffi::Error ExecuteAgMatmul(std::int32_t device, cudaStream_t stream, xla_ffi::AnyBuffer x,

@@ -4,6 +4,7 @@
 #include "cuda/ffi/gemm_call.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <sstream>
 #include <utility>
@@ -223,12 +224,22 @@ Status InitializeGemm(const GemmCall& call, int device, const kernels::GemmProbl
                     communicators, stream, chunk);
 }
 
-Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
-                   kernels::GemmProblem problem, const GemmLaunch& launch, cudaStream_t stream) {
+Status CheckPointers(const GemmCall& call, const GemmLaunch& launch) {
   JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "x", launch.x));
   JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "w", launch.w));
   JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "the result", launch.y));
-  if (launch.bias != nullptr) JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "bias", launch.bias));
+  JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "bias", launch.bias));
+  for (const auto& [w, y, bias] : launch.more) {
+    JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "w", w));
+    JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "the result", y));
+    JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "bias", bias));
+  }
+  return Status();
+}
+
+Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
+                   kernels::GemmProblem problem, const GemmLaunch& launch, cudaStream_t stream) {
+  JAX_FLUX_RETURN_IF_ERROR(CheckPointers(call, launch));
   protocol::Call kernel_call = {};
   if (binding != nullptr) {
     problem.rank = binding->rank;
@@ -239,12 +250,7 @@ Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
     plan.sm_margin = std::max(plan.sm_margin, kSmsForLocalCopies);
   }
   kernels::GemmOperands operands = {launch.x, launch.w, launch.y, {launch.bias, call.activation}};
-  for (int i = 0; i < kernels::kMoreWeights; ++i) {
-    operands.more[i] = launch.more[i];
-    JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "w", launch.more[i].w));
-    JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "the result", launch.more[i].y));
-    JAX_FLUX_RETURN_IF_ERROR(CheckAligned(call, "bias", launch.more[i].bias));
-  }
+  std::copy(std::begin(launch.more), std::end(launch.more), std::begin(operands.more));
   const std::string error = kernels::LaunchGemm(*call.instance, problem, plan, operands,
                                                 binding != nullptr ? &kernel_call : nullptr, stream,
                                                 {nullptr, launch.trace});

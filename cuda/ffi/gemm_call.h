@@ -84,6 +84,9 @@ struct GemmLaunch {
   kernels::GemmWeight more[kernels::kMoreWeights] = {};
   void* trace = nullptr;  // of a traced instance: kernels::TraceBytes, zeroed
 };
+// Whether TMA can reach every operand. A call of several launches asks for all of them before the
+// first: what fails later leaves the peers waiting.
+runtime::Status CheckPointers(const GemmCall& call, const GemmLaunch& launch);
 runtime::Status EnqueueGemm(const GemmCall& call, const runtime::Binding* binding,
                             kernels::GemmProblem problem, const GemmLaunch& launch,
                             cudaStream_t stream);

@@ -9,6 +9,10 @@ import math
 
 import pytest
 
+import jax_flux
+from tests.conftest import gpus
+from tests.gpu.gemm_operands import Case
+
 pytestmark = pytest.mark.gpus(1)
 
 SLACK = 1.1  # relative Frobenius error against float64, as a multiple of XLA's in the same dtype
@@ -139,6 +143,31 @@ def check(answers, names):
 def results(cases):
     """Name of each result in a sweep's order."""
     return [f"{name}/{i}" for name, case in cases.items() for i in range(len(case["n"]))]
+
+
+def launches(cases, world):
+    """GEMMs of a sweep's run: up to four weights are one, of packed tiles each is its own."""
+    total = 0
+    for case in map(Case.parse, cases.values()):
+        if not case.gathers:
+            total += 1
+            continue
+        plan = jax_flux.explain(
+            case.op,
+            (*case.lead, case.m, *case.rest, case.k),
+            [(n, case.k) if case.transpose_w else (case.k, n) for n in case.n],
+            case.dtype,
+            world,
+            gather_axis=len(case.lead),
+            transpose_w=case.transpose_w,
+            bias=True if case.bias else None,
+            activation=case.activation,
+            implementation="fused",
+            config=case.config,
+            device_kind=gpus()[0][0],
+        ).plan
+        total += len(case.n) if "_pack_" in plan.instance else math.ceil(len(case.n) / 4)
+    return total
 
 
 def check_sweep(answers, cases):
