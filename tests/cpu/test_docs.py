@@ -125,3 +125,13 @@ def test_our_environment_variables_that_a_document_names_exist(path):
         if file != Path(__file__):
             known |= set(re.findall(r"JAX_FLUX_[A-Z_]+", file.read_text()))
     assert set(re.findall(r"JAX_FLUX_[A-Z_]+", path.read_text())) <= known
+
+
+def test_documents_that_the_sources_name_exist():
+    missing = []
+    for room in ROOMS:
+        for file in sorted((ROOT / room).rglob("*")):
+            if file.suffix in SOURCES:
+                named = set(re.findall(r"\bdocs/[\w/]+\.(?:md|rst)\b", file.read_text()))
+                missing += [f"{file}: {page}" for page in named if not (ROOT / page).exists()]
+    assert missing == []
