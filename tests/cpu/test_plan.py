@@ -574,7 +574,8 @@ WITH_PACKED = Installed(
 
 @pytest.mark.parametrize("world", [2, 4, 8])
 @pytest.mark.parametrize("op, n, k", [("ag_matmul", 6144, 12288), ("matmul_rs", 12288, 6144)])
-def test_few_rows_take_a_kernel_of_packed_tiles(op, n, k, world):
+def test_few_rows_take_a_kernel_of_packed_tiles(op, n, k, world, monkeypatch):
+    monkeypatch.setattr(_cost_packed, "PLANNED", True)
     for m in (16, 64, 128):
         problem = but(op=op, m=m // world, n=(n,), k=(k,), world=world)
         # A gather's time is not yet known well enough to be preferred by itself at every size.
@@ -587,7 +588,7 @@ def test_few_rows_take_a_kernel_of_packed_tiles(op, n, k, world):
 
 
 def test_segments_longer_than_a_tile_are_not_packed():
-    config = jax_flux.Config(tile=(128, 128))
+    config = jax_flux.Config(tile=(128, 128), cluster=(1, 1))
     fits = decide(problem=but(m=128), config=config, installed=WITH_PACKED, implementation="fused")
     assert "_pack_" in fits.plan.instance
     too_long = decide(problem=but(m=129), config=config, installed=WITH_PACKED)
@@ -595,8 +596,7 @@ def test_segments_longer_than_a_tile_are_not_packed():
     assert "no ag_matmul kernel" in too_long.reason
 
 
-def test_packed_kernels_can_be_taken_out_of_the_planner(monkeypatch):
-    monkeypatch.setattr(_cost_packed, "PLANNED", False)
+def test_packed_kernels_run_only_where_they_are_named():
     few = but(m=16)
     assert "fewer than 64" in decide(problem=few, installed=WITH_PACKED).reason
     named = jax_flux.Config(instance="ag_matmul_pack_128x128_c1x1_s2")
