@@ -389,7 +389,8 @@ protocol::GenerationShape GemmNeeds(const GemmInstance& instance, const GemmProb
   needs.world = p.world;
   const std::uint64_t shards = U64(p.world) * U64(p.batch) * U64(p.rows) * kElementBytes;
   if (plan.transport == Transport::kCopy) {
-    needs.copy_flags = Chunks(instance, p, plan).Flags();
+    // Without the flag that says "whole": copy engines do not write it, and nobody looks for it.
+    needs.copy_flags = Chunks(instance, p, plan).Count();
     needs.copy_bytes = protocol::AlignUp(shards * U64(p.depth), protocol::kAreaBytes);
   } else if (p.op == GemmOp::kAgMatmul) {
     needs.ag_flags = Chunks(instance, p, plan).Flags();
