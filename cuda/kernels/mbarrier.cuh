@@ -63,6 +63,15 @@ struct MBarrier {
         : "memory");
   }
 
+  // The same as a release, cluster scope: for reads of this thread, and of those it has met at a
+  // barrier, before CTA `rank` overwrites what they read with plain or st.async stores; pairs with
+  // WaitCluster there. Dear, see above: never in the main loop.
+  __device__ __forceinline__ void ReleaseAt(std::uint32_t rank) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                     PeerAddress(SmemAddress(&word), rank))
+                 : "memory");
+  }
+
   // Sends a word to CTA `rank` and completes one phase of this barrier there with it: whoever waits
   // for the phase sees the word (async proxy, like a TMA load). Needs no fence.
   __device__ __forceinline__ void SendAt(std::uint32_t rank, std::uint32_t* target,
@@ -86,6 +95,25 @@ struct MBarrier {
         : "r"(SmemAddress(&word)), "r"(parity)
         : "memory");
     return done != 0;
+  }
+
+  // Acquire at cluster scope: for what another CTA of the cluster released with ReleaseAt, or wrote
+  // by st.async with its completion on this barrier.
+  __device__ __forceinline__ void WaitCluster(std::uint32_t parity, const char* what) {
+#if defined(JAX_FLUX_DEBUG_WAITS)
+    Wait(parity, what);
+#endif
+    std::uint32_t done = 0;
+    while (done == 0) {
+      asm volatile(
+          "{\n\t.reg .pred p;\n\t"
+          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+          "selp.u32 %0, 1, 0, p;\n\t}"
+          : "=r"(done)
+          : "r"(SmemAddress(&word)), "r"(parity)
+          : "memory");
+    }
+    (void)what;
   }
 
   // Acquire at CTA scope: for arrivals of this CTA's threads, for completions of TMA and SendAt,

@@ -86,6 +86,7 @@ struct PackedWriter : SlotWriter<Tile> {
             }
           }
           FenceSharedToAsync();  // our reads before the TMA write that fills the slot next
+          __syncwarp();          // lanes without own rows are ahead, and the barrier counts warps
           this->SyncStream();
           // Pairs with the mover's wait in FetchPartials or StoreBoxes, CTA scope.
           if (threadIdx.x % kWarpgroup == 0) smem.slot_empty[stream][cursor.Slot()].Arrive();

@@ -38,8 +38,9 @@ struct SumExchange {
   __device__ __forceinline__ void Send(const Accumulator& acc) {
 #pragma unroll
     for (int first = 0; first < cute::size(acc); first += kValues) {
-      // Pairs with the peer's ArriveAt in Receive: it has read what the slot held.
-      smem.slot_empty[stream][cursor.Slot()].Wait(cursor.EmptyParity(), "slot of the peer");
+      // Acquire, cluster scope; pairs with the peer's ReleaseAt in Receive: it has read what the
+      // slot held.
+      smem.slot_empty[stream][cursor.Slot()].WaitCluster(cursor.EmptyParity(), "slot of the peer");
       const std::uint32_t slot =
           PeerAddress(SmemAddress(smem.slot[stream ^ 1][cursor.Slot()]), peer);
       const std::uint32_t full =
@@ -66,7 +67,8 @@ struct SumExchange {
     for (int first = 0; first < cute::size(acc); first += kValues) {
       MBarrier& full = smem.slot_full[stream ^ 1][cursor.Slot()];
       if (threadIdx.x % kWarpgroup == 0) full.ArriveExpect(kBoxBytes);
-      full.Wait(cursor.FullParity(), "sums of the peer");  // pairs with Send's stores
+      // Acquire, cluster scope: the stores are another CTA's, and complete on this barrier.
+      full.WaitCluster(cursor.FullParity(), "sums of the peer");
       const std::uint32_t slot = SmemAddress(smem.slot[stream ^ 1][cursor.Slot()]);
 #pragma unroll
       for (int part = 0; part < kValues / 4; ++part) {
@@ -79,9 +81,12 @@ struct SumExchange {
 #pragma unroll
         for (int v = 0; v < 4; ++v) acc(i + v) += value[v];
       }
-      // The warpgroup has read the slot, CTA scope; pairs with the wait in the peer's Send.
+      // The warpgroup has read the slot: every lane of it, because the barrier counts a warp with
+      // the first lanes that come, and lanes leave a wait apart. Then release, cluster scope; pairs
+      // with the wait in the peer's Send.
+      __syncwarp();
       NamedBarrierSync(static_cast<std::uint32_t>(NamedBarrier::kStream0) + stream, kWarpgroup);
-      if (threadIdx.x % kWarpgroup == 0) smem.slot_empty[stream][cursor.Slot()].ArriveAt(peer);
+      if (threadIdx.x % kWarpgroup == 0) smem.slot_empty[stream][cursor.Slot()].ReleaseAt(peer);
       cursor.Advance();
     }
   }
