@@ -25,6 +25,7 @@ NAVIGATION = {
         "docs/architecture",
         "docs/protocol",
         "docs/kernels",
+        "docs/tracing",
         "docs/development",
         "benchmarks/README",
         "CHANGELOG",
