@@ -132,7 +132,7 @@ def time_linked(arguments):
         part = pathlib.Path(folder, "rows.jsonl")
 
         def body(world):
-            library = Library(arguments.library)
+            library = Library(arguments.preset)
             for op, row in linked_rows(arguments):
                 record = preset_link.time_row(library, op, row, world, arguments.link, wanted,
                                               arguments.repetitions)  # fmt: skip
@@ -175,7 +175,7 @@ def search_linked(arguments):
     grid = dict(arguments.grid or [])
 
     def body(world):
-        library = Library(arguments.library)
+        library = Library(arguments.preset)
         share = arguments.budget / len(picked) / len(arguments.worlds)
         for op, row in picked:
             preset_link.search(library, op, row, world, arguments.link, wanted, grid, share)
@@ -192,7 +192,7 @@ def trace_linked(arguments):
     def body():
         from preset_trace import trace_row  # needs jax_flux
 
-        library = Library(arguments.library)
+        library = Library(arguments.preset)
         names = library.instances(paced=True, traced=True)
         wanted = [name for name in arguments.names if name not in ("_ag", "_rs")]
         plan = (arguments.plan or [{}])[0]
@@ -206,7 +206,7 @@ def trace_linked(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("library")
+    parser.add_argument("preset", metavar="library", help="libpreset.so, built by Bazel")
     parser.add_argument("mode", choices=["check", "waits", "time", "search", "trace"])
     parser.add_argument("names", nargs="*", help="parts of instance names; all by default")
     parser.add_argument("--json")
@@ -251,17 +251,17 @@ def main():
             pushed = (c for c in cases(op) if not c.get("plan", {}).get("transport"))
             return ({**case, "link": arguments.link} for case in pushed)
 
-        sys.exit(bool(check(arguments.library, arguments.names, arguments.seconds, paced, True)))
+        sys.exit(bool(check(arguments.preset, arguments.names, arguments.seconds, paced, True)))
     if arguments.mode == "check":
-        sys.exit(bool(check(arguments.library, arguments.names, arguments.seconds, cases)))
+        sys.exit(bool(check(arguments.preset, arguments.names, arguments.seconds, cases)))
     if arguments.mode == "waits":
-        failed = check(arguments.library, arguments.names, arguments.seconds, late_cases)
-        sys.exit(bool(failed + check_deadline(arguments.library)))
+        failed = check(arguments.preset, arguments.names, arguments.seconds, late_cases)
+        sys.exit(bool(failed + check_deadline(arguments.preset)))
 
     results = []
 
     def body(shape):
-        library = Library(arguments.library)
+        library = Library(arguments.preset)
         names = [n for n in library.instances()
                  if not arguments.names or any(w in n for w in arguments.names)]  # fmt: skip
         medians = time_shape(

@@ -27,7 +27,9 @@ struct DirectLink {
                                           std::int32_t peer, Offset offset) {
     protocol::PublishFlag<DeviceMemory>(call, epoch, peer, offset(call.rank));
   }
-  // The same flag at `count` peers: one fence for all, since each release takes a round trip.
+  // The same flag at `count` peers: one fence for all, since each release takes a round trip. With
+  // the stores a release, system scope, of what bulk::WaitStores<0> has seen written; pairs with
+  // AwaitPartials on those peers.
   template <class Peer, class Offset>
   __device__ __forceinline__ void PublishAll(const protocol::Call& call, std::uint64_t epoch,
                                              std::int32_t count, Peer peer, Offset offset) {
