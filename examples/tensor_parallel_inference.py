@@ -115,7 +115,7 @@ def load(typed: argparse.Namespace, devices: Sequence[jax.Device]) -> Model:
         folder = typed.checkpoint or DEFAULT_RUN
         config, mesh, params, step = checkpoints.load_params(folder, make_mesh)
         origin = f"{folder}, step {step}"
-    except checkpoints.CheckpointError:
+    except checkpoints.NoCheckpointError:
         if typed.checkpoint is not None:
             raise
         config, mesh = FRESH, make_mesh(FRESH)

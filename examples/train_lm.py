@@ -97,7 +97,8 @@ def run(flags: Flags, devices: Sequence[jax.Device], corpus: data.Corpus) -> int
         flags.layers, flags.d_model, flags.heads, flags.dtype, flags.kv_heads, flags.remat
     )
     described = checkpoints.describe_run(flags, corpus)
-    store, start = checkpoints.open_store(flags, described)
+    say = lambda text: console.print(text, soft_wrap=True, highlight=False)
+    store, start = checkpoints.open_store(flags, described, say)
     report.print_plan(console, "train_lm", describe(flags, config, mesh, corpus, start))
 
     jax_flux.stats_reset()

@@ -10,7 +10,7 @@ onto any other. Nothing else needs saving: batches, samples and initial values a
 
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from absl import logging
 from jax.sharding import Mesh, NamedSharding
 
 from lm import data, model, processes, training
-from lm.flags import Flags
+from lm.flags import Flags, follow
 
 FOLDER = "checkpoints"
 MODEL = ("layers", "d_model", "heads", "kv_heads", "dtype")
@@ -30,8 +30,16 @@ TRAINING = ("batch", "seq", "accumulate", "lr", "schedule", "warmup", "decay_ste
 FIXED = (*MODEL, *TRAINING, "weight_decay", "seed")
 
 
+# Of those, what follows from --steps where it is not given.
+SCHEDULED = ("warmup", "decay_steps")
+
+
 class CheckpointError(Exception):
-    """There is no checkpoint, or it is another run's."""
+    """A checkpoint is another run's, or another version's."""
+
+
+class NoCheckpointError(CheckpointError):
+    """There is none."""
 
 
 def describe_run(flags: Flags, corpus: data.Corpus) -> dict[str, Any]:
@@ -64,10 +72,8 @@ class Store:
         self._manager.save(step, args=items)
 
     def run(self, step: int) -> dict[str, Any]:
-        """What `describe_run` said when that checkpoint was written."""
-        items = ocp.args.Composite(run=ocp.args.JsonRestore())
-        run: dict[str, Any] = self._manager.restore(step, args=items).run
-        return run
+        """What `describe_run` said when that checkpoint was written; empty if nothing."""
+        return _said(self._manager, step)
 
     def restore(
         self,
@@ -92,6 +98,15 @@ class Store:
         self._manager.close()
 
 
+def _said(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
+    try:
+        items = ocp.args.Composite(run=ocp.args.JsonRestore())
+        run: dict[str, Any] = manager.restore(step, args=items).run
+    except (KeyError, ValueError):  # other items, or a single one without a name
+        return {}
+    return run
+
+
 def _placed(mesh: Mesh, shapes: Any, specs: Any) -> Any:
     place = lambda a, spec: jax.ShapeDtypeStruct(
         a.shape, a.dtype, sharding=NamedSharding(mesh, spec)
@@ -99,11 +114,13 @@ def _placed(mesh: Mesh, shapes: Any, specs: Any) -> Any:
     return jax.tree.map(place, shapes, specs)
 
 
-def open_store(flags: Flags, run: Mapping[str, Any]) -> tuple[Store, int]:
+def open_store(
+    flags: Flags, run: Mapping[str, Any], say: Callable[[str], None]
+) -> tuple[Store, int]:
     """(store, step to go on from, 0 for a new run) of the folder of results.
 
     A new run replaces the checkpoints of a finished one, and those of an unfinished one only where
-    ``--restart`` says so.
+    ``--restart`` says so; ``say`` is told so before they are deleted.
 
     Raises:
         CheckpointError: an unfinished run is in the way, or ``--resume`` finds another run.
@@ -115,14 +132,19 @@ def open_store(flags: Flags, run: Mapping[str, Any]) -> tuple[Store, int]:
         return store, 0
     there = store.run(latest)
     if flags.resume:
-        _check_same_run(folder, latest, there, run)
+        _check_same_run(f"{folder} holds step {latest}", latest, there, run, flags.typed)
         return store, latest
-    if latest < there["steps"] and not flags.restart:
+    steps = there.get("steps")
+    finished = steps is not None and latest >= steps
+    whose = "a run of another version of train_lm" if steps is None else f"a run of {steps} steps"
+    if not finished and not flags.restart:
+        go_on = "" if steps is None else "--resume to go on with it, "
         raise CheckpointError(
-            f"{folder} holds step {latest} of a run of {there['steps']} steps. A new run would"
-            " delete it. Use --resume to go on with it, --restart to discard it, or another --out."
+            f"{folder} holds step {latest} of {whose}. A new run would delete it. Use {go_on}"
+            "--restart to discard it, or another --out."
         )
     store.close()
+    say(f"deleting {folder}: step {latest} of {whose}{', finished' if finished else ''}")
     processes.barrier("all have looked")
     if processes.is_first():
         shutil.rmtree(folder)
@@ -131,21 +153,61 @@ def open_store(flags: Flags, run: Mapping[str, Any]) -> tuple[Store, int]:
 
 
 def _check_same_run(
-    folder: Path, step: int, there: Mapping[str, Any], run: Mapping[str, Any]
+    where: str,
+    done: int,
+    there: Mapping[str, Any],
+    run: Mapping[str, Any],
+    typed: Collection[str],
 ) -> None:
-    differing = [
-        f"--{name.replace('_', '-')} was {there['flags'][name]} and is {run['flags'][name]}"
-        for name in FIXED
-        if there["flags"][name] != run["flags"][name]
+    """Raises CheckpointError where ``run`` is not the one that wrote ``there`` at step ``done``."""
+    old, new = there.get("flags", {}), run["flags"]
+    unsaid = [_flag(name) for name in FIXED if name not in old]
+    unsaid += [
+        what for name, what in {"steps": "--steps", "text": "the text"}.items() if name not in there
     ]
-    if there["text"] != run["text"]:
-        differing.append("the text was another one (another Python?)")
-    if differing:
+    unknown = [_flag(name) for name in old if name not in FIXED]
+    if unsaid or unknown:
+        told = [f"it does not say {', '.join(unsaid)}"] if unsaid else []
+        told += [f"it says {', '.join(unknown)}, which is not known here"] if unknown else []
         raise CheckpointError(
-            f"{folder} holds step {step} of another run: {'; '.join(differing)}. Resuming would"
-            " give numbers that belong to neither. Give the flags it was made with, or another"
-            " --out."
+            f"{where} of a run of another version of train_lm: {'; '.join(told)}. Whether this run"
+            " would go on with the same numbers cannot be told. Resume it with the version that"
+            " made it, discard it with --restart in place of --resume, or give another --out."
         )
+    if run["steps"] < done:
+        raise CheckpointError(
+            f"{where} of a run of {there['steps']} steps, and --steps is {run['steps']}: all of"
+            f" them are done. Give --steps {max(done, there['steps'])}, or --restart in place of"
+            " --resume, or another --out."
+        )
+    # A value that follows from another flag is not a difference of its own.
+    followed = follow({"heads": old["heads"], "steps": there["steps"]})
+    differing = [name for name in FIXED if old[name] != new[name]]
+    implied = [n for n in differing if n not in typed and old[n] == followed.get(n)]
+    named = [name for name in differing if name not in implied]
+    changed = [
+        f"{_flag(n)} was {old[n]} and is {new[n]}{'' if n in typed else ' by default'}"
+        for n in named
+    ]
+    again = [f"{_flag(name)} {old[name]}" for name in named]
+    if set(implied) & set(SCHEDULED) and run["steps"] != there["steps"]:
+        changed.append(
+            f"--steps was {there['steps']} and is {run['steps']}, from which the schedule of the"
+            " learning rate follows"
+        )
+        again += [f"{_flag(name)} {old[name]}" for name in SCHEDULED if name in implied]
+    if there["text"] != run["text"]:
+        changed.append("the text was another one (another Python?)")
+    if changed:
+        remedy = f"Add {' '.join(again)}, or give" if again else "Use that text, or give"
+        raise CheckpointError(
+            f"{where} of another run: {'; '.join(changed)}. Resuming would give numbers that"
+            f" belong to neither. {remedy} another --out."
+        )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def load_params(folder: Path, make_mesh: Any) -> tuple[model.Config, Mesh, model.Params, int]:
@@ -156,21 +218,29 @@ def load_params(folder: Path, make_mesh: Any) -> tuple[model.Config, Mesh, model
         make_mesh: config -> mesh with axes "dp" and "tp".
 
     Raises:
-        CheckpointError: there is none.
+        NoCheckpointError: there is none.
+        CheckpointError: it does not say what its model is.
     """
     folder = folder / FOLDER if (folder / FOLDER).is_dir() else folder
     logging.set_verbosity(logging.ERROR)
     steps = [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
     if not steps:
-        raise CheckpointError(
+        raise NoCheckpointError(
             f"{folder} holds no checkpoint. Train first, `python examples/train_lm.py`, or name the"
             " --out folder of a run."
         )
     options = ocp.CheckpointManagerOptions(read_only=True)
     with ocp.CheckpointManager(folder.resolve(), options=options) as manager:
         step = max(steps)
-        run = manager.restore(step, args=ocp.args.Composite(run=ocp.args.JsonRestore())).run
-        config = model.Config(**{name: run["flags"][name] for name in MODEL})
+        said = _said(manager, step).get("flags", {})
+        unsaid = [_flag(name) for name in MODEL if name not in said]
+        if unsaid:
+            raise CheckpointError(
+                f"{folder} holds step {step} of another version of train_lm: it does not say"
+                f" {', '.join(unsaid)}, so its model is not known. Use the version that made it, or"
+                " train again: `python examples/train_lm.py --restart`."
+            )
+        config = model.Config(**{name: said[name] for name in MODEL})
         mesh = make_mesh(config)
         shapes = jax.eval_shape(lambda key: model.init_params(key, config), jax.random.key(0))
         target = _placed(mesh, shapes, training.param_specs(config))

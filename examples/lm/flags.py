@@ -5,7 +5,7 @@
 import argparse
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,10 @@ EVALUATIONS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Every flag with its final value; ``implementation=None`` lets the ops choose."""
+    """Every flag with its final value; ``implementation=None`` lets the ops choose.
+
+    ``typed`` names those that do not come from the platform or from other flags.
+    """
 
     steps: int
     dp: int
@@ -69,6 +72,19 @@ class Flags:
     resume: bool
     restart: bool
     out: Path
+    typed: frozenset[str]
+
+
+def follow(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a run that follow from others where they are not given."""
+    steps = values["steps"]
+    warmup = values.get("warmup", max(1, steps // 10))
+    return {
+        "kv_heads": values["heads"],
+        "warmup": warmup,
+        "decay_steps": max(steps, warmup + 1),
+        "eval_every": max(1, steps // EVALUATIONS),
+    }
 
 
 def parse(argv: Sequence[str] | None, description: str | None) -> argparse.Namespace:
@@ -175,10 +191,8 @@ def resolve(typed: argparse.Namespace, platform: str, devices: int) -> Flags:
         shared = math.gcd(values["heads"], values.get("kv_heads", values["heads"]))
         values["tp"] = math.gcd(shared, max(1, devices // values.get("dp", 1)))
     values.setdefault("dp", max(1, devices // values["tp"]))
-    values.setdefault("kv_heads", values["heads"])
-    values.setdefault("warmup", max(1, values["steps"] // 10))
-    values.setdefault("decay_steps", max(values["steps"], values["warmup"] + 1))
-    values.setdefault("eval_every", max(1, values["steps"] // EVALUATIONS))
+    values = follow(values) | values
+    values["typed"] = frozenset(name for name, value in vars(typed).items() if value is not None)
     flags = Flags(**{field.name: values[field.name] for field in dataclasses.fields(Flags)})
     rules.check(flags, platform, devices)
     return flags

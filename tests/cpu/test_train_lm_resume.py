@@ -10,6 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from tests.cpu.train_lm import QUICK, SCRIPT, TINY, environment, mesh, quick_compiler, series
@@ -99,13 +100,96 @@ def test_a_new_run_does_not_delete_an_unfinished_one(lm, unfinished, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flag", "words"),
-    [("--lr=0.02", "--lr was 0.01 and is 0.02"), ("--kv-heads=2", "--kv-heads was 4 and is 2")],
+    ("flag", "words", "remedy"),
+    [
+        ("--lr=0.02", "--lr was 0.01 and is 0.02.", "Add --lr 0.01, or"),
+        ("--kv-heads=2", "--kv-heads was 4 and is 2.", "Add --kv-heads 4, or"),
+        ("--heads=8", "--heads was 4 and is 8.", "Add --heads 4, or"),
+        (
+            "--steps=50",
+            "--steps was 24 and is 50, from which",
+            "Add --warmup 2 --decay-steps 24, or",
+        ),
+        ("--warmup=5", "--warmup was 2 and is 5.", "Add --warmup 2, or"),
+    ],
 )
-def test_resuming_with_other_flags_is_refused(lm, unfinished, flag, words, capsys):
+def test_resuming_with_other_flags_is_refused_and_names_what_was_typed(
+    lm, unfinished, flag, words, remedy, capsys
+):
     assert _main(lm, unfinished[0], "--resume", "--tp=2", flag) == 2
     said = capsys.readouterr().err
-    assert words in said and "another --out" in said
+    assert f"of another run: {words}" in said and remedy in said and "another --out" in said
+
+
+def _resolve(lm, out, *flags):
+    typed = lm.flags.parse([*TINY, "--out", str(out), *flags], None)
+    return lm.flags.resolve(typed, "cpu", 8)
+
+
+def test_a_value_that_the_platform_chose_is_said_to_be_a_default(lm, unfinished):
+    out, _ = unfinished
+    typed = lm.flags.parse(["--resume", f"--out={out}", *TINY[:-2]], None)
+    flags = lm.flags.resolve(typed, "cpu", 8)
+    described = lm.checkpoints.describe_run(flags, lm.data.load_corpus(flags.seq))
+    with pytest.raises(
+        lm.checkpoints.CheckpointError, match=r"--lr was 0.01 and is 0.004 by default"
+    ):
+        lm.checkpoints.open_store(flags, described, print)
+
+
+def test_what_the_remedy_names_goes_on(lm, unfinished):
+    out, _ = unfinished
+    flags = _resolve(lm, out, "--resume", "--steps=50", "--warmup=2", "--decay-steps=24")
+    described = lm.checkpoints.describe_run(flags, lm.data.load_corpus(flags.seq))
+    store, step = lm.checkpoints.open_store(flags, described, print)
+    store.close()
+    assert step == 12
+
+
+def test_resuming_with_fewer_steps_than_are_done_is_refused(lm, unfinished, capsys):
+    assert _main(lm, unfinished[0], "--resume", "--steps=8") == 2
+    said = capsys.readouterr().err
+    assert "holds step 12 of a run of 24 steps, and --steps is 8" in said
+    assert "Give --steps 24" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda run: run["flags"].pop("accumulate"), "it does not say --accumulate."),
+        (lambda run: run.pop("steps"), "it does not say --steps."),
+        (lambda run: run.pop("text"), "it does not say the text."),
+        (lambda run: run["flags"].update(experts=8), "it says --experts, which is not known here"),
+        (lambda run: run.clear(), "--layers, --d-model, --heads"),
+    ],
+    ids=["flag", "steps", "text", "newer", "nothing"],
+)
+def test_a_checkpoint_of_another_version_is_refused_in_words(
+    lm, unfinished, change, words, tmp_path, capsys
+):
+    flags = _resolve(lm, tmp_path)
+    described = lm.checkpoints.describe_run(flags, lm.data.load_corpus(flags.seq))
+    change(described)
+    store = lm.checkpoints.Store(tmp_path / "checkpoints")
+    store.save(12, unfinished[1], described)
+    store.close()
+    assert _main(lm, tmp_path, "--resume") == 2
+    said = capsys.readouterr().err
+    assert "another version of train_lm" in said and words in said
+    assert "--restart" in said and "another --out" in said
+    assert _main(lm, tmp_path) == 2  # nor is it deleted
+    assert "holds step 12 of a run of" in capsys.readouterr().err
+    if "--layers" in words:
+        assert lm.infer(["--checkpoint", str(tmp_path)]) == 2
+        assert "does not say --layers" in capsys.readouterr().err
+
+
+def test_checkpoints_without_a_description_are_another_versions(lm, unfinished, tmp_path):
+    bare = ocp.CheckpointManager(tmp_path / "checkpoints")
+    bare.save(3, args=ocp.args.StandardSave({"w": jnp.ones(2)}))
+    bare.close()
+    with pytest.raises(lm.checkpoints.CheckpointError, match="another version of train_lm"):
+        lm.checkpoints.open_store(_resolve(lm, tmp_path), {}, print)
 
 
 def test_a_state_loads_bit_for_bit_onto_another_mesh(lm, unfinished):
@@ -132,8 +216,10 @@ def test_a_finished_run_resumes_without_a_step_and_a_new_one_replaces_it(lm, tmp
     assert "from the checkpoint of step 2" in capsys.readouterr().out
     typed = lm.flags.parse([*TINY, *short, "--out", str(tmp_path)], None)
     flags = lm.flags.resolve(typed, "cpu", 8)
-    store, step = lm.checkpoints.open_store(flags, {})
+    said = []
+    store, step = lm.checkpoints.open_store(flags, {}, said.append)
     assert (step, store.latest(), list(store.folder.iterdir())) == (0, None, [])
+    assert said == [f"deleting {tmp_path}/checkpoints: step 2 of a run of 2 steps, finished"]
     store.close()
 
 
