@@ -18,6 +18,8 @@ Parameters, gradients and moments are float32, the matmuls have --dtype. What is
 lm/model.py, loss and step in lm/training.py, schedule and clipping in lm/optimizer.py, checkpoints
 in lm/checkpoints.py, text generation in lm/decode.py.
 
+SIGTERM ends a run after a step, with a checkpoint and exit status 143; --resume goes on from there.
+
 A seed fixes initial values, batches and samples, and on host devices every bit of the run, killed
 and resumed or not; on GPUs XLA may tune its own matmuls differently from one process to the next.
 
@@ -34,7 +36,19 @@ from collections.abc import Sequence
 
 import jax
 from jax.sharding import AxisType, Mesh
-from lm import checkpoints, data, decode, metrics, model, parity, processes, ranks, report, training
+from lm import (
+    checkpoints,
+    data,
+    decode,
+    metrics,
+    model,
+    parity,
+    preemption,
+    processes,
+    ranks,
+    report,
+    training,
+)
 from lm.flags import Flags, parse, resolve
 from lm.optimizer import make_optimizer, make_schedule
 from lm.rules import make_folder
@@ -52,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Trains, evaluates, checks, reports.
 
     Returns:
-        Exit status: 0, or 1 if the parity check failed, or 2 if the flags cannot work.
+        Exit status: 0, or 1 if the parity check failed, or 2 if the flags cannot work, or 143 if
+        SIGTERM ended the training; its checkpoint is written then.
     """
     typed = parse(argv, __doc__)
     try:
@@ -103,7 +118,11 @@ def run(flags: Flags, devices: Sequence[jax.Device], corpus: data.Corpus) -> int
 
     jax_flux.stats_reset()
     log = metrics.Log(flags.out / metrics.NAME, resumed_from=start)
-    params = train(console, flags, config, mesh, corpus, store, start, log)
+    params, ended = train(console, flags, config, mesh, corpus, store, start, log)
+    if ended is not None:
+        folder = flags.out / checkpoints.FOLDER
+        say(f"SIGTERM: ended after step {ended}, which {folder} holds; --resume goes on from there")
+        return preemption.STATUS
     held_out = log.series("held_out_loss")
     if held_out:
         last = max(held_out)
@@ -164,8 +183,12 @@ def train(
     store: checkpoints.Store,
     start: int,
     log: metrics.Log,
-) -> model.Params:
-    """Trains from step ``start`` on, evaluates, saves; returns the parameters."""
+) -> tuple[model.Params, int | None]:
+    """Trains from step ``start`` on, evaluates, saves.
+
+    Returns:
+        (parameters, the step after which SIGTERM ended it; None if nothing did).
+    """
     schedule = make_schedule(
         flags.schedule, peak=flags.lr, warmup=flags.warmup, decay_steps=flags.decay_steps
     )
@@ -183,7 +206,8 @@ def train(
         batch = data.sample_batch(text, flags.batch, flags.seq, seed=flags.seed, step=step)
         return training.put_batch(mesh, batch)
 
-    with report.progress(console, flags.steps, start) as on_step:
+    described, ended = checkpoints.describe_run(flags, corpus), None
+    with preemption.notice() as stop, report.progress(console, flags.steps, start) as on_step:
         for step in range(start + 1, flags.steps + 1):
             began = time.perf_counter()
             state, measured = train_step(state, *sample(corpus.train, step))
@@ -206,12 +230,14 @@ def train(
                 ]
                 held_out = sum(losses) / len(losses)
                 log.write(step, held_out_loss=held_out, perplexity=report.perplexity(held_out))
-            if flags.checkpoint_every and step % flags.checkpoint_every == 0 < flags.steps - step:
-                store.save(step, state, checkpoints.describe_run(flags, corpus))
-    if start < flags.steps:
-        store.save(flags.steps, state, checkpoints.describe_run(flags, corpus))
-    store.close()
-    return state.params
+            due = flags.checkpoint_every and step % flags.checkpoint_every == 0
+            ended = step if stop(step) else None
+            if due or ended or step == flags.steps:
+                store.save(step, state, described)
+            if ended:
+                break
+        store.close()  # waits for the files
+    return state.params, ended
 
 
 def write_samples(

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import jax
 
+from lm import preemption
 from lm.rules import make_folder
 
 WORLD = 2
@@ -123,7 +124,8 @@ def launch(argv: Sequence[str], typed: argparse.Namespace, library: str) -> int:
     """Runs this script once per rank; rank 0 talks, the others' errors are in ``rank<N>.log``.
 
     Returns:
-        Exit status: 0 where every rank ended well, else that of the first that did not.
+        Exit status: 0 where every rank ended well, else that of the first that did not; 128 + n
+        where signal n ended it.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -131,6 +133,8 @@ def launch(argv: Sequence[str], typed: argparse.Namespace, library: str) -> int:
     make_folder(typed.out)
     print(f"one GPU: {WORLD} ranks share it (NCCL {library}); times say nothing", flush=True)
     ranks: list[subprocess.Popen[bytes]] = []
+    # The ranks are in sessions of their own: a signal reaches them through here only.
+    before = signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in ranks])
     with contextlib.ExitStack() as stack:
         for rank in range(WORLD):
             flags = [*DEFAULTS, f"--tp={WORLD}", *argv]
@@ -151,6 +155,7 @@ def launch(argv: Sequence[str], typed: argparse.Namespace, library: str) -> int:
         try:
             return _wait(ranks, typed.out)
         finally:
+            signal.signal(signal.SIGTERM, before)
             for rank_process in ranks:
                 if rank_process.poll() is None:
                     os.killpg(rank_process.pid, signal.SIGKILL)
@@ -182,7 +187,7 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], out: Path) -> int:
         time.sleep(0.2)
     codes = [rank.poll() for rank in ranks]
     for number, code in enumerate(codes):
-        if number > 0 and code:
+        if number > 0 and code not in (None, 0, preemption.STATUS):
             tail = (out / f"rank{number}.log").read_text(errors="replace").splitlines()[-20:]
             print(f"rank {number} ended with status {code}:", *tail, sep="\n", file=sys.stderr)
-    return next((code for code in codes if code), 0)
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)

@@ -3,10 +3,13 @@
 """examples/train_lm.py: it learns, its parity check holds and catches errors, its flags explain."""
 
 import io
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from types import SimpleNamespace
 
 import jax
@@ -329,3 +332,27 @@ def test_ranks_that_fail_end_the_run_with_their_status_and_log(lm, monkeypatch, 
     out, err = capfd.readouterr()
     assert "flags of rank 0" in out and "--implementation=fused" in out
     assert "rank 1 ended with status 3" in err and "flags of rank 1" in err
+
+
+def test_sigterm_reaches_ranks_and_their_checkpoint_is_no_failure(lm, monkeypatch, tmp_path, capfd):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, pathlib, signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit({lm.preemption.STATUS}))\n"
+        "pathlib.Path(__file__).with_name(os.environ['TRAIN_LM_RANK'][0]).touch()\n"
+        "time.sleep(60)\n"
+    )
+
+    def end_when_ready():
+        while not all((tmp_path / rank).exists() for rank in "01"):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("LD_PRELOAD", "")
+    argv = [f"--out={tmp_path / 'out'}"]
+    before = signal.getsignal(signal.SIGTERM)
+    threading.Thread(target=end_when_ready, daemon=True).start()
+    assert lm.ranks.launch(argv, lm.flags.parse(argv, None), "") == 143
+    assert "ended with status" not in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -63,6 +63,26 @@ def test_a_killed_and_resumed_run_has_every_bit_of_one_that_was_not(name, resume
     assert series(after, name) == series(tiny_run.records, name) != {}
 
 
+def test_sigterm_ends_a_run_with_a_checkpoint_of_the_step_it_was_in(lm, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), *TINY, "--steps=2000", f"--out={tmp_path}"],
+        env=environment(**QUICK),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
+        for line in process.stdout:
+            if line.startswith("step "):
+                process.send_signal(signal.SIGTERM)
+                break
+        rest = process.stdout.read()
+    assert process.returncode == 143, rest
+    ended = int(re.search(r"SIGTERM: ended after step (\d+), which .*checkpoints holds", rest)[1])
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [str(ended)]
+    assert max(series(lm.metrics.read(tmp_path / "metrics.jsonl"), "loss")) == ended < 2000
+
+
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 

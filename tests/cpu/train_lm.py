@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPT = EXAMPLES / "train_lm.py"
 MODULES = (
     *("checkpoints", "data", "decode", "flags", "metrics", "model", "optimizer", "parity"),
-    *("processes", "ranks", "report", "rules", "training"),
+    *("preemption", "processes", "ranks", "report", "rules", "training"),
 )
 SIZES = {"steps": 24, "batch": 8, "seq": 64, "layers": 2, "d_model": 64, "heads": 4, "lr": 1e-2}
 TINY = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()] + ["--sample=16"]

@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -45,25 +46,32 @@ def _free_port(first: int = 0) -> int:
     raise AssertionError(f"no free port from {first} on")
 
 
-def _by_hand(folder: pathlib.Path, script: pathlib.Path, *flags: str) -> list[str]:
-    """What each process says; fails where one ends otherwise than with 0."""
+@contextlib.contextmanager
+def _started(folder: pathlib.Path, script: pathlib.Path, *flags: str):
+    """The processes of a launch by hand; none outlives the block."""
     address = f"127.0.0.1:{_free_port()}"
     running = []
-    for rank in range(PROCESSES):
-        own = [f"--coordinator={address}", f"--processes={PROCESSES}", f"--process={rank}"]
-        with (folder / f"log{rank}").open("wb") as log:
-            command = [sys.executable, str(script), *own, *flags]
-            running.append(
-                subprocess.Popen(
-                    command, env=environment(**QUICK), stdout=log, stderr=subprocess.STDOUT
-                )
-            )
     try:
-        codes = [process.wait(timeout=DEADLINE_S) for process in running]
+        for rank in range(PROCESSES):
+            own = [f"--coordinator={address}", f"--processes={PROCESSES}", f"--process={rank}"]
+            with (folder / f"log{rank}").open("wb") as log:
+                command = [sys.executable, str(script), *own, *flags]
+                running.append(
+                    subprocess.Popen(
+                        command, env=environment(**QUICK), stdout=log, stderr=subprocess.STDOUT
+                    )
+                )
+        yield running
     finally:
         for process in running:
             process.kill()
             process.wait()
+
+
+def _by_hand(folder: pathlib.Path, script: pathlib.Path, *flags: str) -> list[str]:
+    """What each process says; fails where one ends otherwise than with 0."""
+    with _started(folder, script, *flags) as running:
+        codes = [process.wait(timeout=DEADLINE_S) for process in running]
     assert codes == [0] * PROCESSES, _logs(folder)
     return _logs(folder)
 
@@ -153,6 +161,26 @@ def test_slurms_variables_start_it_and_a_shared_checkpoint_resumes_it_bit_for_bi
     assert "from the checkpoint of step 4" in first and second == ""
     for name in ("loss", "grad_norm", "held_out_loss", "samples"):
         assert series(after, name) == series(before, name) != {}
+
+
+def test_sigterm_to_one_process_ends_both_after_the_same_step(tmp_path):
+    out = tmp_path / "train_lm"
+    metrics = out / "metrics.jsonl"
+    flags = [*FLAGS, "--steps=100000", f"--out={out}"]
+    with _started(tmp_path, SCRIPT, *flags) as running:
+        end = time.monotonic() + DEADLINE_S
+        while not (metrics.exists() and metrics.read_text()) and time.monotonic() < end:
+            assert [process.poll() for process in running] == [None] * PROCESSES, _logs(tmp_path)
+            time.sleep(0.1)
+        running[1].terminate()
+        codes = [process.wait(timeout=DEADLINE_S) for process in running]
+    first, second = _logs(tmp_path)
+    assert codes == [143] * PROCESSES, (first, second)
+    ended = re.search(r"SIGTERM: ended after step (\d+)", first)[1]
+    (checkpoint,) = (out / "checkpoints").iterdir()
+    assert checkpoint.name == ended and "Traceback" not in first + second
+    written = {path.name for path in (checkpoint / "params").iterdir()}
+    assert {"ocdbt.process_0", "ocdbt.process_1"} <= written
 
 
 def test_both_processes_wrote_their_shards(runs):
