@@ -38,8 +38,11 @@ def main(
         return 0
     machine = machine or parts.look()
     if not machine.gpus:
-        print(_NO_GPU, file=sys.stderr)
-        return 1
+        if not options.list:
+            print(_NO_GPU, file=sys.stderr)
+            return 1
+        print(_NO_GPU_LIST, file=sys.stderr)
+        machine = parts.Machine(("NVIDIA H200",) * 2)
     try:
         wanted = parts.chosen(plan or parts.plan(machine, options.quick), options.only)
     except ValueError as error:
@@ -127,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=7 * 86400.0, help="start nothing that ends after this"
     )
     parser.add_argument("--only", metavar="WORDS", help="parts whose names hold one of these words")
-    parser.add_argument("--list", action="store_true", help="list the parts and their limits")
+    parser.add_argument("--list", action="store_true", help="list the parts; needs no GPU")
     parser.add_argument("--quick", action="store_true", help="shorter loops, for a trial")
     parser.add_argument(
         "--work",
@@ -161,6 +164,10 @@ _NO_GPU = (
     "gpu-report: no NVIDIA GPU is visible here (nvidia-smi names none), and there is nothing else "
     "to report. Run it on a machine with two or more GPUs; on one GPU it runs what ranks can show "
     "that share it. Without any, `make test` and `python -m jax_flux bench` run on CPU devices."
+)
+_NO_GPU_LIST = (
+    "gpu-report: no NVIDIA GPU is visible here: the parts of a machine with two. Four or eight add "
+    "groups that are parts of the mesh."
 )
 _ONE_GPU = (
     "gpu-report: one GPU. Ranks take turns on it: what is right shows, no figure of speed does. "

@@ -152,6 +152,15 @@ def test_without_a_gpu_it_says_so(capsys):
     assert "no NVIDIA GPU is visible" in capsys.readouterr().err
 
 
+def test_parts_are_listed_without_a_gpu_as_of_a_machine_with_two(capsys):
+    assert command.main(["--list"], machine=parts.Machine(())) == 0
+    printed = capsys.readouterr()
+    assert [line.split()[0] for line in printed.out.splitlines()] == [
+        part.name for part in parts.plan(_machine(2))
+    ]
+    assert "no NVIDIA GPU is visible here: the parts of a machine with two" in printed.err
+
+
 def test_parts_are_listed_and_chosen_by_words(capsys):
     assert command.main(["--list", "--only", "stress,block"], machine=_machine(2)) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
