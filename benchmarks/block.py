@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_flux
 import jax_flux.nnx
-from jax_flux.tools import about, contenders, group, machine, report
+from jax_flux.tools import about, contenders, group, machine, patience, report
 
 # name: (what the layers are told, XLA's options of that program)
 CONTENDERS = {
@@ -37,6 +37,7 @@ CONTENDERS = {
 }
 WRONG = 5e-2  # relative difference of a gradient from XLA's: both are bf16 through a whole block
 STEPS = 2
+SMALL = "Give --width 512 --hidden 1024 --heads 16 --seq 512, which shows that everything works"
 
 
 class Block(nnx.Module):
@@ -176,6 +177,15 @@ def measure(ranks, sizes, repeats):
     return entries
 
 
+def flop(sizes, repeats):
+    """Floating-point operations of all devices: forward once and backward twice in every step."""
+    heads = sizes.width + sizes.width * sizes.kv_heads // sizes.heads  # q or output, k or v
+    weights = sizes.width * (2 * heads + 3 * sizes.hidden)
+    tokens = sizes.batch * sizes.seq
+    forward = 2 * weights * tokens + 4 * sizes.seq * sizes.width * tokens
+    return 3.0 * forward * (len(CONTENDERS) * STEPS * (repeats + 1) + 4)
+
+
 def words(record):
     """The record as a small table."""
     lines = [f"{record['group']['world']} x {record['machine']['device_kind']}, block "
@@ -197,6 +207,7 @@ def parser():
     ).items():
         made.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     made.add_argument("--json", type=pathlib.Path, metavar="F")
+    patience.add_flag(made)
     group.add_flags(made)
     return made
 
@@ -212,6 +223,11 @@ def main(argv=None):
     except group.GroupError as error:
         print(f"block: {error}.", file=sys.stderr)
         return 1
+    long = patience.refusal(ranks, flop(options, options.repeats), "the block", SMALL)
+    if long and not options.slow:
+        if jax.process_index() == 0:
+            print(f"block: {long}", file=sys.stderr)
+        return 2
     before = machine.read()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jax_flux.errors.FallbackWarning)

@@ -27,6 +27,7 @@ from jax_flux.tools import (
     group,
     machine,
     measure,
+    patience,
     report,
     targets,
 )
@@ -37,7 +38,10 @@ Step = Callable[[str], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures and reports; 0 where every row ran and is right, 1 where not, 2 for bad flags."""
+    """Measures and reports; 0 where every row ran and is right, 1 where not, 2 for bad flags.
+
+    Rows that would take hours on CPU devices are bad flags without ``--slow``.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -51,6 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     speaks = jax.process_index() == 0
     rows = options.rows or cases.select(cases.DEFAULT_GPU if ranks.on_gpu else cases.DEFAULT_CPU)
+    what = f"{len(rows)} rows" if len(rows) > 1 else rows[0].name
+    instead = f"Give --rows {cases.DEFAULT_CPU}, which shows that everything works"
+    long = patience.refusal(ranks, measure.flop(rows, ranks, settings), what, instead)
+    if long and not options.slow:
+        if speaks:
+            print(f"jax_flux bench: {long}", file=sys.stderr)
+        return 2
     start = about.run(arguments, ranks, settings)
     before = machine.read()
 
@@ -101,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
         help="show and draw an old record, measure nothing",
     )
     parser.add_argument("--plain", action="store_true", help="plain text on a terminal too")
+    patience.add_flag(parser)
     group.add_flags(parser)
     return parser
 

@@ -146,6 +146,17 @@ def ceilings(group: Group, dtype: str) -> tuple[float, float | None]:
     return 2 * side**3 / best, max(peers[name] * sent / min(t) for name, t in times.items())
 
 
+def flop(rows: Sequence[Case], group: Group, settings: Settings) -> float:
+    """Floating-point operations of all devices for these rows, on CPU devices (no Pallas)."""
+    lines = 2 + sum(name != "pallas" for name in settings.against)
+    total = 0.0
+    for case in rows:
+        itemsize = jnp.dtype(settings.dtype).itemsize
+        length = figures.chain_length(case, group.world, itemsize, small=not group.on_gpu)
+        total += case.flops * (lines * length * (settings.repeats + 1) + 2)
+    return total * group.mesh.size
+
+
 def row(case: Case, group: Group, settings: Settings) -> dict[str, Any]:
     """Measures one row; a contender that cannot run says why under "error"."""
     itemsize = jnp.dtype(settings.dtype).itemsize

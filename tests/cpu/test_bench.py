@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import pytest
 
 import jax_flux
-from jax_flux.tools import bench, cases, contenders, group, measure
+from jax_flux.tools import bench, cases, contenders, group, measure, patience
 from tests.cpu import programs
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
@@ -248,6 +248,35 @@ def test_groups_of_a_larger_mesh_measure_at_once(sizes):
     assert entry["error_to_xla"] < 1e-5 and not entry["wrong"]
     x, _ = measure.operands(ranks, "float32", (8, 8), (8, 8))
     assert x.shape == (64, 8) and len(set(map(float, x[::8, 0]))) == 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"), [("gpt3", "12 rows"), ("ag-4096x6144x12288", "ag-4096x6144x12288")]
+)
+def test_sizes_of_gpus_are_refused_at_once_on_cpu_devices(rows, what, monkeypatch, capsys):
+    def no_row(*_):
+        raise AssertionError("a row was measured")
+
+    monkeypatch.setattr(measure, "ceilings", no_row)
+    assert bench.main(["--rows", rows]) == 2
+    told = capsys.readouterr().err
+    assert f"JAX runs on 8 CPU devices, where {what} would take about" in told
+    assert "hours" in told and "--rows smoke" in told and "--slow" in told
+
+
+def test_slow_runs_them_all_the_same(monkeypatch, capsys):
+    measured = []
+    monkeypatch.setattr(bench, "_measure", lambda rows, *_: (measured.extend(rows) or [], {}, "x"))
+    assert bench.main(["--rows", "gpt3", "--slow", "--plain"]) == 1
+    assert tuple(measured) == cases.select("gpt3")
+
+
+def test_small_rows_and_gpus_need_no_patience():
+    settings = measure.Settings("bfloat16", 9, contenders.RIVALS, None)
+    for rows, label in (("smoke", group.CPU), ("gpt3,layers", group.REAL)):
+        ranks = group.Group(_cpu_group().mesh, label, "")
+        flop = measure.flop(cases.select(rows), ranks, settings)
+        assert flop > 0 and patience.refusal(ranks, flop, "", "") is None
 
 
 def test_a_mesh_that_does_not_fit_is_refused_in_words(monkeypatch, capsys):

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 
 import jax
 import numpy as np
 import pytest
 
 from benchmarks import block
-from jax_flux.tools import group
+from jax_flux.tools import group, patience
 from tests.cpu import programs
 
 TINY = dict(width=32, hidden=64, heads=4, kv_heads=4, seq=16, batch=2)
@@ -50,6 +51,16 @@ def test_a_gradient_that_differs_is_measured():
 
     assert block.compared(right, right, state, x) == [0.0, 0.0]
     np.testing.assert_allclose(block.compared(wrong, right, state, x)[1], 0.5, rtol=1e-2)
+
+
+def test_the_default_block_is_refused_on_cpu_devices_and_the_small_one_is_not(monkeypatch, capsys):
+    monkeypatch.setattr(block, "measure", lambda *_: pytest.fail("it was measured"))
+    assert block.main([]) == 2
+    told = capsys.readouterr().err
+    assert "CPU devices, where the block would take about" in told and "--slow" in told
+    small = re.findall(r"--[\w-]+ \d+", told)
+    options = block.parser().parse_args([word for flag in small for word in flag.split()])
+    assert block.flop(options, options.repeats) < patience.LONG_S * patience.CPU_FLOP_PER_S
 
 
 @pytest.mark.parametrize(("flags", "words"), [(["--mesh", "dp=2,tp=2"], "runs on all devices")])
