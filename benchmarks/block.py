@@ -11,7 +11,6 @@ loss and gradients are compared with XLA's.
 """
 
 import argparse
-import pathlib
 import statistics
 import sys
 import time
@@ -26,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_flux
 import jax_flux.nnx
-from jax_flux.tools import about, contenders, group, machine, patience, report
+from jax_flux.tools import about, contenders, group, machine, paths, patience, report
 
 # name: (what the layers are told, XLA's options of that program)
 CONTENDERS = {
@@ -206,7 +205,7 @@ def parser():
         width=8192, hidden=28672, heads=64, kv_heads=8, seq=4096, batch=1, repeats=9
     ).items():
         made.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
-    made.add_argument("--json", type=pathlib.Path, metavar="F")
+    made.add_argument("--json", type=paths.path, metavar="F")
     patience.add_flag(made)
     group.add_flags(made)
     return made
@@ -216,6 +215,7 @@ def main(argv=None):
     made = parser()
     options = made.parse_args(argv)
     wrong = group.complaint(options)
+    wrong = wrong or paths.complaint("--json", options.json)
     if wrong or options.mesh:
         made.error(wrong or "--mesh: the block runs on all devices")
     try:

@@ -31,7 +31,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from lm import checkpoints, decode, model, processes, report, rules, training
-from lm.flags import DTYPES, mesh_flags
+from lm.flags import DTYPES, folder, mesh_flags
 from rich.console import Console
 from rich.table import Table
 
@@ -72,7 +72,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--checkpoint", type=Path, help=f"--out of a train_lm run (default: {DEFAULT_RUN})")
+    add("--checkpoint", type=folder, help=f"--out of a train_lm run (default: {DEFAULT_RUN})")
     mesh_flags(parser.add_argument_group("mesh and processes"))
     add("--prompt", action="append", help="text to go on from; may be repeated")
     add("--new", type=int, default=64, help="bytes to write per prompt (64)")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.gpu_report import compare, page, parts, pictures, record, runner, state
+from jax_flux.tools import paths
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEAST_S = 20.0  # a part is not started for less than this
@@ -134,23 +135,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="shorter loops, for a trial")
     parser.add_argument(
         "--work",
-        type=pathlib.Path,
+        type=paths.path,
         default=ROOT / "out" / "gpu_report",
         help="keeps what is done, per code and machine (default out/gpu_report)",
     )
     parser.add_argument(
         "--run", metavar="NAME", help="a further run on the same code, kept apart: for --compare"
     )
-    parser.add_argument("--out", type=pathlib.Path, help="folder of JSON, page and pictures")
+    parser.add_argument("--out", type=paths.path, help="folder of JSON, page and pictures")
     parser.add_argument(
         "--compare",
         nargs=2,
-        type=pathlib.Path,
+        type=paths.path,
         metavar=("A.json", "B.json"),
         help="how far two reports of the same code are apart; measures nothing",
     )
     parser.add_argument(
-        "--page", type=pathlib.Path, metavar="F.json", help="print the front page's table of F"
+        "--page", type=paths.path, metavar="F.json", help="print the front page's table of F"
     )
     return parser
 

@@ -23,6 +23,7 @@ import argparse
 import datetime
 import itertools
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -209,7 +210,7 @@ def main():
     parser.add_argument("preset", metavar="library", help="libpreset.so, built by Bazel")
     parser.add_argument("mode", choices=["check", "waits", "time", "search", "trace"])
     parser.add_argument("names", nargs="*", help="parts of instance names; all by default")
-    parser.add_argument("--json")
+    parser.add_argument("--json", type=os.path.expanduser)
     parser.add_argument("--worlds", type=int, nargs="*", default=[2, 8])
     parser.add_argument(
         "--plan",

@@ -75,6 +75,14 @@ class Flags:
     typed: frozenset[str]
 
 
+def folder(text: str) -> Path:
+    """argparse's type of a folder; ``~`` at its start is the home: no shell expands ``--out=~``."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # no such user
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
+
 def follow(values: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of a run that follow from others where they are not given."""
     steps = values["steps"]
@@ -168,7 +176,7 @@ def _result_flags(group: Any) -> None:
     group.add_argument(
         "--restart", action="store_true", help="discard the checkpoints of an unfinished run"
     )
-    _add(group, "--out", Path, "folder of results", default=Path("out/train_lm"))
+    _add(group, "--out", folder, "folder of results", default=Path("out/train_lm"))
 
 
 def resolve(typed: argparse.Namespace, platform: str, devices: int) -> Flags:

@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
-import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,6 +26,7 @@ from jax_flux.tools import (
     group,
     machine,
     measure,
+    paths,
     patience,
     report,
     targets,
@@ -103,11 +103,11 @@ def _parser() -> argparse.ArgumentParser:
         help="auto: what a program gets (XLA where that is expected to be faster); fused: force it",
     )
     parser.add_argument("--repeats", type=int, default=9, help=f"at least {MIN_REPEATS}")
-    parser.add_argument("--json", type=pathlib.Path, metavar="F", help="write the record here")
-    parser.add_argument("--plot", type=pathlib.Path, metavar="F.png", help="draw it here")
+    parser.add_argument("--json", type=paths.path, metavar="F", help="write the record here")
+    parser.add_argument("--plot", type=paths.path, metavar="F.png", help="draw it here")
     parser.add_argument(
         "--show",
-        type=pathlib.Path,
+        type=paths.path,
         metavar="F",
         help="show and draw an old record, measure nothing",
     )
@@ -134,8 +134,8 @@ def _settings(parser: argparse.ArgumentParser, options: argparse.Namespace) -> m
     if options.repeats < MIN_REPEATS:
         parser.error(f"--repeats {options.repeats}: a median wants {MIN_REPEATS} or more")
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            parser.error(f"{flag} {path}: name a file in a folder that exists")
+        if no_file := paths.complaint(flag, path):
+            parser.error(no_file)
     if options.plot is not None:
         if options.plot.suffix != ".png":
             parser.error(f"--plot {options.plot}: the picture is a PNG, so end the name in .png")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
-import pathlib
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ import jax
 import numpy as np
 
 import jax_flux
-from jax_flux.tools import group, random_calls, random_programs, report
+from jax_flux.tools import group, paths, random_calls, random_programs, report
 
 SIZES = {"full": (random_calls.FULL, 1 << 25), "small": (random_calls.SMALL, 1 << 17)}
 ALIVE = 6  # programs that a burst draws from
@@ -144,9 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     least = min(options.burst, 1 if options.rounds is None else options.rounds)
     if min(options.seed, options.seconds, options.round or 0) < 0 or least < 1:
         parser.error("--seed, --seconds and --round count from 0, --burst and --rounds from 1")
-    path = options.json
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        parser.error(f"--json {path}: name a file in a folder that exists")
+    if no_file := paths.complaint("--json", options.json):
+        parser.error(no_file)
     try:
         ranks = group.join(options)
     except group.GroupError as error:
@@ -233,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--round", type=int, metavar="R", help="only this program, alone")
     parser.add_argument("--burst", type=int, default=40, help="executions per round")
     parser.add_argument("--sizes", choices=SIZES, help="default: full on GPUs, small on the CPU")
-    parser.add_argument("--json", type=pathlib.Path, metavar="F", help="write what held here")
+    parser.add_argument("--json", type=paths.path, metavar="F", help="write what held here")
     group.add_flags(parser)
     return parser
 

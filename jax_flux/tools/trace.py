@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import pathlib
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jax_flux import _ffi, _lowering, _plan, _topology, errors
-from jax_flux.tools import cases, contenders, group, timeline, timeline_plot
+from jax_flux.tools import cases, contenders, group, paths, timeline, timeline_plot
 
 WRONG = 2e-2  # relative Frobenius error to XLA's result, bf16
 DEFAULT_ROW = "ag-2048x6144x12288"
@@ -78,8 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT_ROW,
         help=f"ag-MxNxK or rs-MxNxK, m rows of all ranks, n and k per GPU (default {DEFAULT_ROW})",
     )
-    parser.add_argument("--json", type=pathlib.Path, metavar="F.json", help="for ui.perfetto.dev")
-    parser.add_argument("--plot", type=pathlib.Path, metavar="F.png", help="draw the timeline")
+    parser.add_argument("--json", type=paths.path, metavar="F.json", help="for ui.perfetto.dev")
+    parser.add_argument("--plot", type=paths.path, metavar="F.png", help="draw the timeline")
     parser.add_argument(
         "--ctas", type=int, default=6, metavar="N", help="CTAs in the picture (default 6)"
     )
@@ -114,8 +113,8 @@ def _judge(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
             continue
         if path.suffix != suffix:
             parser.error(f"{flag} {path}: end the name in {suffix}")
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            parser.error(f"{flag} {path}: name a file in a folder that exists")
+        if no_file := paths.complaint(flag, path):
+            parser.error(no_file)
     if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot draws with matplotlib, which is missing: pip install matplotlib")
     if options.rank < 0:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import jax
 
 from jax_flux import _ffi, _plan, _records, _tuning, errors
-from jax_flux.tools import about, cases, group, trials
+from jax_flux.tools import about, cases, group, paths, trials
 from jax_flux.tools.cases import Case
 from jax_flux.tools.tuner import Call, Place, RowTrials, Say, Stopped, tune_rows
 
@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--out",
-        type=pathlib.Path,
+        type=paths.path,
         default=_tuning.user_file(),
         metavar="F.json",
         help=f"file to add to (default {_tuning.user_file() or f'none: {_records.VARIABLE}=off'})",
