@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_flux import _checks, errors
+from jax_flux import _checks, _compat, errors
 from jax_flux._layers.mesh import check_split
 from jax_flux._layers.place import Kind, P, Place
 from jax_flux._layers.weights import Heads
@@ -52,6 +52,19 @@ def layout(place: Place, heads: Heads, input_shape: Any) -> tuple[tuple[int, ...
     if place.kind is Kind.GLOBAL:
         check_split(place, f"a cache of shape {list(shape)}", shape, spec)
     return shape, spec
+
+
+def empty(place: Place, shape: tuple[int, ...], spec: P, dtype: Any) -> jax.Array:
+    """Keys or values before the first call, zeros.
+
+    Inside shard_map they vary over the axes of ``spec`` at once, as they will after a call: a loop
+    over calls wants one type (``check_vma=True``).
+    """
+    zeros = jnp.zeros(shape, dtype)
+    if not place.is_local:
+        return zeros
+    names = {n for entry in spec for n in (entry if isinstance(entry, tuple) else (entry,))}
+    return _compat.cast_varying(zeros, frozenset(names & _compat.axis_env_sizes().keys()))
 
 
 def check_dtype(heads: Heads, dtype: Any) -> None:

@@ -128,8 +128,9 @@ class ParallelSelfAttention(BlockModule):
             wanted = (*x.shape[:-2], x.shape[-2] * gathered, x.shape[-1])
             shape, spec = cache.layout(place, heads, wanted)
             for name in NAMES[:2]:
-                empty: Any = nn.Partitioned(jnp.zeros(shape, x.dtype), names=tuple(spec))
-                self.put_variable("cache", name, empty)
+                zeros = cache.empty(place, shape, spec, x.dtype)
+                box: Any = nn.Partitioned(zeros, names=tuple(spec))
+                self.put_variable("cache", name, box)
             self.put_variable("cache", NAMES[2], jnp.zeros((), jnp.int32))
             return None
         keys, values, index = (bare(self.get_variable("cache", name)) for name in NAMES)

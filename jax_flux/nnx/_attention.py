@@ -166,7 +166,8 @@ class ParallelSelfAttention(nnx.Module):
         Args:
           input_shape: [b, max_length, in_features] or [max_length, in_features] as in
             ``nnx.MultiHeadAttention``; max_length counts prompt and result. Inside shard_map b is
-            this rank's. On global arrays b is sharded over ``batch_axes``.
+            this rank's, and the cache varies over ``axis`` and ``batch_axes``. On global arrays b
+            is sharded over ``batch_axes``.
           dtype: of keys and values, a float.
         """
         cache.check_dtype(self.heads, dtype)
@@ -177,8 +178,8 @@ class ParallelSelfAttention(nnx.Module):
             variable: nnx.Cache[jax.Array] = place_variable(nnx.Cache, place, value, spec)
             return variable
 
-        self.cached_key = make(jnp.zeros(shape, dtype), spec)
-        self.cached_value = make(jnp.zeros(shape, dtype), spec)
+        self.cached_key = make(cache.empty(place, shape, spec, dtype), spec)
+        self.cached_value = make(cache.empty(place, shape, spec, dtype), spec)
         self.cache_index = make(jnp.zeros((), jnp.int32), P())
 
     def _cached(self, place: Place, x: jax.Array) -> cache.Cache:
