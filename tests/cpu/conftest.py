@@ -1,6 +1,7 @@
 # Copyright 2026 The jax_flux Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Meshes of the eight host devices, one settled profile of hypothesis, fresh counts, the example.
+"""Meshes of the eight host devices, one settled profile of hypothesis, fresh counts,
+the kernels that a lowering for CUDA finds, the example.
 
 `lm` and `tiny_run` are examples/train_lm.py: its modules, and one whole run of it.
 """
@@ -16,7 +17,8 @@ import jax
 import pytest
 
 import jax_flux
-from tests.cpu import programs, train_lm
+from jax_flux import _ffi, _plan
+from tests.cpu import plans, programs, train_lm
 
 # On a machine with GPUs too: these tests are about the host mesh. Tests on GPUs run in processes of
 # their own (tests/gpu/ranks.py), which this does not reach.
@@ -48,6 +50,17 @@ def tp8() -> jax.sharding.Mesh:
 @pytest.fixture(params=[True, False], ids=["vma", "novma"])
 def check_vma(request) -> bool:
     return request.param
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Lowering for CUDA without a GPU: the library's answers are given, nothing is registered.
+
+    The programs here are tiny, so nobody is asked what is faster.
+    """
+    monkeypatch.setattr(_plan, "_slower", lambda *_: None)
+    monkeypatch.setattr(_ffi, "installed", lambda: plans.KERNELS)
+    monkeypatch.setattr(_ffi, "register", lambda: None)
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,7 @@ import jax_flux
 from jax_flux import _epilogue, _ffi, _plan
 from tests import oracle
 from tests.cpu import programs
-from tests.cpu.test_plan import AG, KERNELS, attributes, cuda_text, decide, kernels
-
-__all__ = ["kernels"]  # a fixture
+from tests.cpu.plans import AG, KERNELS, attributes, cuda_text, decide
 
 ADD, STEPS = r"stablehlo\.add ", r"stablehlo\.(?:add|tanh|logistic|exponential|maximum) "
 AG_SPECS = ((P("tp"), P(None, "tp"), P("tp")), P(None, "tp"))

@@ -24,7 +24,7 @@ from jax_flux import errors
 from jax_flux import linen as flux_linen
 from jax_flux import nnx as flux_nnx
 from tests.cpu import layers
-from tests.cpu.test_contract import raises
+from tests.cpu.messages import raises
 
 PACKAGE = pathlib.Path(jax_flux.__file__).parent
 X = jnp.ones((2, 8, 16))

@@ -21,7 +21,7 @@ from jax_flux import nnx as flux_nnx
 from tests import oracle
 from tests.cpu import layers, programs
 from tests.cpu.layers import BIAS, HEAD_DIM, HEADS, KV_HEADS, QKV, B, D, S
-from tests.cpu.test_contract import raises
+from tests.cpu.messages import raises
 
 FRAMEWORKS = ("nnx", "linen")
 PROMPT = 4  # positions of S; the rest is decoded one by one

@@ -1,0 +1,54 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which calls of few rows take a kernel of packed tiles."""
+
+from __future__ import annotations
+
+import pytest
+
+import jax_flux
+from jax_flux import _cost_packed, _plan
+from jax_flux._plan import Installed, Instance
+from tests.cpu.plans import KERNELS, but, decide
+
+
+def packed(op, tile=(128, 128), cluster=(1, 1), split=2):
+    name = f"{op}_pack_{tile[0]}x{tile[1]}_c{cluster[0]}x{cluster[1]}_s{split}"
+    return Instance(name, op, "bfloat16", "nn", tile, cluster, split=split, packed=True)
+
+
+WITH_PACKED = Installed(
+    (*KERNELS.instances, *map(packed, _plan.FUSED_OPS), packed("ag_matmul", (128, 192)))
+)
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+@pytest.mark.parametrize("op, n, k", [("ag_matmul", 6144, 12288), ("matmul_rs", 12288, 6144)])
+def test_few_rows_take_a_kernel_of_packed_tiles(op, n, k, world, monkeypatch):
+    monkeypatch.setattr(_cost_packed, "PLANNED", True)
+    for m in (16, 64, 128):
+        problem = but(op=op, m=m // world, n=(n,), k=(k,), world=world)
+        # A gather's time is not yet known well enough to be preferred by itself at every size.
+        asked = "fused" if op == "ag_matmul" else None
+        decision = decide(problem=problem, installed=WITH_PACKED, implementation=asked)
+        assert decision.implementation == "fused", decision
+        assert "_pack_" in decision.plan.instance
+    many = but(op=op, m=2048, n=(n,), k=(k,), world=world)
+    assert "_pack_" not in decide(problem=many, installed=WITH_PACKED).plan.instance
+
+
+def test_segments_longer_than_a_tile_are_not_packed():
+    config = jax_flux.Config(tile=(128, 128), cluster=(1, 1))
+    fits = decide(problem=but(m=128), config=config, installed=WITH_PACKED, implementation="fused")
+    assert "_pack_" in fits.plan.instance
+    too_long = decide(problem=but(m=129), config=config, installed=WITH_PACKED)
+    assert too_long.implementation == "xla"
+    assert "no ag_matmul kernel" in too_long.reason
+
+
+def test_packed_kernels_run_only_where_they_are_named():
+    few = but(m=16)
+    assert "fewer than 64" in decide(problem=few, installed=WITH_PACKED).reason
+    named = jax_flux.Config(instance="ag_matmul_pack_128x128_c1x1_s2")
+    forced = decide(problem=few, config=named, installed=WITH_PACKED, implementation="fused")
+    assert forced.plan.instance == named.instance
