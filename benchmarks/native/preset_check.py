@@ -206,6 +206,10 @@ def cases(name):
     if op != "plain":
         yield {"world": 2, "rank": 1, "batch": 1, "rows": 640, "columns": 2048, "depth": 512,
                "plan": {"sm_margin": 130}}  # fmt: skip
+        # More partials than the last tile has slots and stages for, at one to four clusters.
+        for world, rank, margin in ((8, 2, 130), (8, 7, 128), (5, 0, 126), (3, 1, 124)):
+            yield {"world": world, "rank": rank, "batch": 1, "rows": 260, "columns": 1544,
+                   "depth": 264, "plan": {"sm_margin": margin}}  # fmt: skip
 
 
 def late_cases(name):

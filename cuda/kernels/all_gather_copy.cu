@@ -170,9 +170,9 @@ __global__ void __launch_bounds__(kThreads)
   Push(args, shared, mover, epoch);
   CopyOut(args, shared, mover, epoch);
   // Thread 0 after CopyRange's CTA barrier. Acquire-release with the launch's other CTAs, GPU
-  // scope; in the last one acquire of the entries, system scope, which pairs with PostEntries on
+  // scope; in the first one acquire of the entries, system scope, which pairs with PostEntries on
   // each peer.
-  if (threadIdx.x == 0) protocol::FinishCta<Mem>(args.call, epoch, gridDim.x);
+  if (threadIdx.x == 0) protocol::FinishCta<Mem>(args.call, epoch, gridDim.x, blockIdx.x == 0);
 }
 
 }  // namespace

@@ -83,13 +83,13 @@ __device__ __forceinline__ void Activate(Accumulator& acc, Activation activation
 template <class Tile, class Schedule, class Sink, class Accumulator, class Trace>
 __device__ __forceinline__ void FinishTile(const GemmParams& params, Accumulator& acc,
                                            SlotWriter<Tile>& writer, std::int32_t ticket,
-                                           Trace& trace) {
+                                           const TicketRing<Tile>& tickets, Trace& trace) {
   const Epilogue& epilogue = params.epilogue;
   if constexpr (Sink::kReduces) {
     const protocol::TileCoord at = protocol::TileAt(params.grid, Schedule::kOrder, ticket);
     if (at.segment != params.call.rank) return;
     const TraceTime begin = trace.Now();
-    writer.Add(acc, params.call.world - 1);
+    writer.Add(acc, params, tickets);
     trace.Add(Span::kAdd, begin, ticket);
   }
   if (epilogue.any_bias) {

@@ -70,7 +70,6 @@ struct ChunkGate {
     if (k < next_k) return;
     std::int32_t here = ChunksHere(params, at.segment);
     if (here > 0) {
-      if (here == left && params.parity_mask != 0) LearnWhole(params);
       // Acquire of every flag that was read; pairs with ShardPush's PublishFlag on rank `segment`,
       // or with its copy of the flag, which the copy engine makes after that of the data.
       FenceAcquireSys();
@@ -103,34 +102,20 @@ struct ChunkGate {
   }
 
  private:
-  // Which segments are whole: their tiles then need no look at flags. The caller fences. For pushed
-  // shards only: copy engines do not say so.
-  __device__ __forceinline__ void LearnWhole(const GemmParams& params) {
-    const protocol::Call& call = params.call;
-#pragma unroll 1
-    for (std::int32_t first = 0; first < call.world; first += kSweep) {
-      std::uint64_t seen[kSweep];
-#pragma unroll
-      for (std::int32_t i = 0; i < kSweep; ++i) {
-        const std::int32_t source = first + i < call.world ? first + i : call.world - 1;
-        seen[i] = DeviceMemory::LoadRelaxed(call.base[call.rank] +
-                                            params.arrivals.At(source, params.chunks.WholeFlag()));
-      }
-#pragma unroll
-      for (std::int32_t i = 0; i < kSweep; ++i) {
-        if (seen[i] >= epoch) whole |= 1u << (first + i < call.world ? first + i : call.world - 1);
-      }
-    }
-  }
-
-  // Chunks from the next one on whose flags are up for all of the tile's rows; at most kSweep.
-  // Relaxed reads, all in flight at once, because one acquire after the other would stall the
-  // loads: the usual case is that everything is here.
+  // Chunks from the next one on whose flags are up for all of the tile's rows: at most kSweep, or
+  // all that are left of a segment that is whole. Relaxed reads, all in flight at once, because one
+  // acquire after the other would stall the loads: the usual case is that everything is here. The
+  // caller fences.
   __device__ __forceinline__ std::int32_t ChunksHere(const GemmParams& params,
-                                                     std::int32_t segment) const {
+                                                     std::int32_t segment) {
     std::int32_t here = left < kSweep ? left : kSweep;
-    const std::uint8_t* flags =
-        params.call.base[params.call.rank] + params.arrivals.At(segment, next_flag);
+    const std::uint8_t* base = params.call.base[params.call.rank];
+    const std::uint8_t* flags = base + params.arrivals.At(segment, next_flag);
+    std::uint64_t all = 0;  // copy engines raise no flag for a whole shard
+    if (params.parity_mask != 0) {
+      all =
+          DeviceMemory::LoadRelaxed(base + params.arrivals.At(segment, params.chunks.WholeFlag()));
+    }
 #pragma unroll 1  // for the registers' sake
     for (std::int32_t chunk = 0; chunk < row_chunks; ++chunk) {
       std::uint64_t seen[kSweep];
@@ -145,6 +130,10 @@ struct ChunkGate {
         if (seen[i] < epoch && i < here) here = i;
       }
       flags += params.depth_chunks * protocol::kFlagBytes;
+    }
+    if (all >= epoch) {
+      whole |= 1u << segment;
+      here = left;
     }
     return here;
   }

@@ -115,7 +115,7 @@ __device__ __forceinline__ void ConsumeTiles(const GemmParams& params, SharedMem
     AwaitTurn(smem, sequence, stream);
     trace.Add(Span::kTurn, turn_begin, ticket);
     MultiplyTile<Tile>(smem, mma, a, b, acc, stage, params.k_blocks, stream, ticket, trace);
-    FinishTile<Tile, Schedule, Sink>(params, acc, writer, ticket, trace);
+    FinishTile<Tile, Schedule, Sink>(params, acc, writer, ticket, tickets, trace);
     const TraceTime write_begin = trace.Now();
     writer.Write(acc);
     trace.Add(Span::kWrite, write_begin, ticket);
@@ -133,7 +133,9 @@ __device__ __forceinline__ void MoveTiles(const GemmParams& params, SharedMemory
     const bool mine = !Tile::kPingPong || tickets.cursor.Slot() % 2 == stream;
     const std::int32_t ticket = tickets.template Read<false>();
     if (ticket == kNoTile) return;
-    if (mine) mover.HandleTile(protocol::TileAt(params.grid, Schedule::kOrder, ticket), ticket);
+    if (mine) {
+      mover.HandleTile(protocol::TileAt(params.grid, Schedule::kOrder, ticket), ticket, tickets);
+    }
   }
 }
 
@@ -157,19 +159,12 @@ __device__ __forceinline__ void RunWarps(const GemmParams& params, SharedMemory<
   trace.Finish();
 }
 
-// protocol::FinishCta with a lane for each peer. Acquire-release on the done counter with the
-// launch's other CTAs, GPU scope; in the last one acquire of the entries, system scope, which pairs
-// with EntryPush on every peer. __syncwarp orders them before the epoch.
+// One thread of a cluster, whose CTAs have met. Acquire-release on the done counter with the
+// launch's other clusters, GPU scope. The pusher of CTA 0 has awaited the entries.
+template <class Tile>
 __device__ __forceinline__ void FinishLaunch(const protocol::Call& call) {
-  const std::uint64_t epoch = protocol::CallEpoch<DeviceMemory>(call);
-  const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
-  const bool last = lane == 0 && protocol::ArriveCta<DeviceMemory>(call, gridDim.x);
-  if (!__shfl_sync(0xffffffff, last, 0)) return;
-  if (call.last_launch && lane < call.world - 1) {
-    protocol::AwaitEntry<DeviceMemory>(call, epoch, lane);
-  }
-  __syncwarp();
-  if (lane == 0) protocol::EndLaunch<DeviceMemory>(call, epoch);
+  protocol::FinishCta<DeviceMemory>(call, protocol::CallEpoch<DeviceMemory>(call),
+                                    gridDim.x / Tile::kCluster, /*awaits=*/false);
 }
 
 template <class Tile, class Schedule, class Gate, class Sink, class Pusher, bool kHasCall,
@@ -219,8 +214,10 @@ __global__ void __launch_bounds__(kThreads, 1) GemmSm90(const __grid_constant__ 
     ClusterSync();
   }
   if constexpr (kHasCall) {
-    // A warp of a consumer: it has registers to spare.
-    if (threadIdx.x / 32 == kWarpgroup / 32) FinishLaunch(params.call);
+    // The rank is read again: kept, it would take a register of every role.
+    if (threadIdx.x == kWarpgroup && (Tile::kCluster == 1 || ClusterRank() == 0)) {
+      FinishLaunch<Tile>(params.call);
+    }
   }
 }
 

@@ -27,7 +27,7 @@ __device__ __forceinline__ void InitBarriers(SharedMemory<Tile>& smem) {
   for (int stream = 0; stream < kStreams; ++stream) {
     for (int slot = 0; slot < Tile::kSlots; ++slot) {
       smem.slot_full[stream][slot].Init(1);
-      smem.slot_empty[stream][slot].Init(1);
+      smem.slot_empty[stream][slot].Init(Tile::kSlotReaders);
     }
   }
   for (int ticket = 0; ticket < kTickets; ++ticket) {
@@ -36,8 +36,16 @@ __device__ __forceinline__ void InitBarriers(SharedMemory<Tile>& smem) {
   }
   smem.push_full[0].Init(1);
   smem.push_full[1].Init(1);
-  smem.turn[0].Init(1);
-  smem.turn[1].Init(1);
+  for (int stream = 0; stream < kStreams; ++stream) {
+    smem.turn[stream].Init(1);
+    smem.read[stream].Init(Tile::kMmaWarpgroups * kConsumerWarps);
+  }
+  for (int tail = 0; tail < Tile::kMmaWarpgroups; ++tail) {
+    for (int slot = 0; slot < Tile::kTailSlots; ++slot) {
+      smem.tail_full[tail][slot].Init(1);
+      smem.tail_empty[tail][slot].Init(kConsumerWarps);
+    }
+  }
   FenceBarrierInit();
 }
 

@@ -45,6 +45,12 @@ struct MBarrier {
   __device__ __forceinline__ void Arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SmemAddress(&word)) : "memory");
   }
+  // For `arrivals` at once.
+  __device__ __forceinline__ void Arrive(std::uint32_t arrivals) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(SmemAddress(&word)),
+                 "r"(arrivals)
+                 : "memory");
+  }
 
   // Arrives and announces `bytes` of TMA writes (async proxy) that complete on this barrier; CTA
   // scope; pairs with Wait, which then sees the bytes.

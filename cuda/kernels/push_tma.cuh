@@ -21,26 +21,45 @@ struct NoPush {
   __device__ static void Run(const GemmParams&, SharedMemory<Tile>&, typename Build::Trace&) {}
 };
 
-// matmul_rs: only announces the call.
+// Announces the call to the peers.
+__device__ __forceinline__ void PostEntries(const protocol::Call& call) {
+  if (blockIdx.x != 0 || !call.first_launch) return;
+  // Release, system scope; pairs with CheckEntry on every peer.
+  protocol::PostEntries<DeviceMemory>(call, protocol::CallEpoch<DeviceMemory>(call));
+}
+// The call may end: every peer has entered it. After all pushes, and the CTA arrives after it.
+__device__ __forceinline__ void AwaitEntries(const protocol::Call& call) {
+  if (blockIdx.x != 0 || !call.last_launch) return;
+  // Acquire, system scope; pairs with PostEntries on every peer. FinishLaunch hands it on.
+  protocol::AwaitEntries<DeviceMemory>(call, protocol::CallEpoch<DeviceMemory>(call));
+}
+
+// matmul_rs: only entries.
 struct EntryPush {
   template <class Build, class Tile>
   __device__ static void Run(const GemmParams& params, SharedMemory<Tile>&,
                              typename Build::Trace&) {
-    if (blockIdx.x != 0 || !params.call.first_launch) return;
-    // Release, system scope; pairs with CheckEntry on every peer.
-    protocol::PostEntries<DeviceMemory>(params.call,
-                                        protocol::CallEpoch<DeviceMemory>(params.call));
+    PostEntries(params.call);
+    AwaitEntries(params.call);
   }
 };
 
-// ag_matmul: announces the call, then pushes chunks by ticket, those needed last sent last.
+// ag_matmul: entries, and in between chunks by ticket, those needed last sent last.
 struct ShardPush {
   template <class Build, class Tile>
   __device__ static void Run(const GemmParams& params, SharedMemory<Tile>& smem,
                              typename Build::Trace& trace) {
+    PostEntries(params.call);
     // A later launch of the call multiplies what the first has brought.
-    if (!params.call.first_launch) return;
-    EntryPush::Run<Build>(params, smem, trace);
+    if (params.call.first_launch) PushChunks<Build>(params, smem, trace);
+    AwaitEntries(params.call);
+  }
+
+ private:
+  template <class Build, class Tile>
+  __device__ static __forceinline__ void PushChunks(const GemmParams& params,
+                                                    SharedMemory<Tile>& smem,
+                                                    typename Build::Trace& trace) {
     // Chunks in flight share the link, so few pushers at a time bring the first chunks early. A
     // seat is taken by whoever runs, so one resident CTA is still enough. The copy tickets are free
     // in a GEMM's launch.
@@ -77,7 +96,6 @@ struct ShardPush {
     }
   }
 
- private:
   template <class Link, class Tile>
   __device__ static __forceinline__ void PushChunk(const GemmParams& params,
                                                    SharedMemory<Tile>& smem, Link& link,

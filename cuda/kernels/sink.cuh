@@ -17,6 +17,7 @@
 #include "cuda/kernels/element.cuh"
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/sync.cuh"
+#include "cuda/kernels/tickets.cuh"
 #include "cuda/kernels/tile.cuh"
 #include "cuda/kernels/tma.cuh"
 
@@ -66,6 +67,17 @@ __device__ __forceinline__ std::uint32_t FragmentOffset() {
   const int row = (threadIdx.x / 32 % 4) * 16 + lane % 16;
   return row * 128 + ((lane / 16 ^ (row & 7)) << 4);
 }
+
+// Whether partials past the first kSlots boxes go through the stages, where many more are in
+// flight: in a CTA's last tile nobody loads these any more, and nothing hides the fetch. The tile
+// has filled every stage, so that the other consumer has read what lay there before.
+template <class Tile>
+__device__ __forceinline__ bool TakesStages(const GemmParams& params,
+                                            const TicketRing<Tile>& tickets) {
+  return params.k_blocks >= Tile::kStages && tickets.AtLast();
+}
+// State of that ring while it is not in use.
+inline constexpr std::uint32_t kNotLast = ~0u;
 
 // Consumer side of one stream. All 128 threads of the warpgroup call every member together.
 template <class Tile>
@@ -122,34 +134,61 @@ struct SlotWriter {
 
   // Adds `partials` tiles, in the order in which the mover fetches them, in f32.
   template <class Accumulator>
-  __device__ __forceinline__ void Add(Accumulator& acc, int partials) {
+  __device__ __forceinline__ void Add(Accumulator& acc, const GemmParams& params,
+                                      const TicketRing<Tile>& tickets) {
+    const int partials = params.call.world - 1;
+    const int last = SharedMemory<Tile>::TailOf(stream);
+    RingCursor<Tile::kTailSlots> tail{kNotLast};
+#pragma unroll 1
     for (int partial = 0; partial < partials; ++partial) {
 #pragma unroll
-      for (int block = 0; block < Tile::kRowBlocks; ++block) {
-#pragma unroll
-        for (int column = 0; column < Tile::kColumnBoxes; ++column) {
-          // Pairs with the TMA load of FetchPartials; its bytes complete on this barrier.
-          smem.slot_full[stream][cursor.Slot()].Wait(cursor.FullParity(), "partial");
-          const std::uint32_t slot = SmemAddress(smem.slot[stream][cursor.Slot()]) + fragment;
-#pragma unroll
-          for (int quarter = 0; quarter < 4; ++quarter) {
-            std::uint32_t word[4];
-            asm volatile("ldmatrix.sync.aligned.x4.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
-                         : "r"(slot ^ (quarter << 5))
-                         : "memory");
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const int j = column * 8 + quarter * 2 + i / 2;
-              using Of = Pair<typename Tile::Element>;
-              acc(cute::make_coord(0, i % 2, j), block, 0) += Of::Low(word[i]);
-              acc(cute::make_coord(1, i % 2, j), block, 0) += Of::High(word[i]);
-            }
+      for (int box = 0; box < Tile::kBoxes; ++box) {
+        const int block = box / Tile::kColumnBoxes, column = box % Tile::kColumnBoxes;
+        // The mover asks at the same place.
+        if (box == Tile::kSlots % Tile::kBoxes && partial == Tile::kSlots / Tile::kBoxes &&
+            TakesStages(params, tickets)) {
+          tail.state = 0;
+          // This warp's wgmma has read the stages. Stages that both streams read are read when both
+          // say so. Pairs with the mover's wait in FetchPartials, CTA scope; hands over no data.
+          if (threadIdx.x % 32 == 0) {
+            smem.read[stream].Arrive();
+            if constexpr (!Tile::kPingPong) smem.read[stream ^ 1].Arrive();
           }
-          FenceSharedToAsync();  // our reads before the TMA write that fills the slot next
-          SyncStream();
-          // Pairs with the mover's wait in FetchPartials or our own in Write, CTA scope.
-          if (threadIdx.x % kWarpgroup == 0) smem.slot_empty[stream][cursor.Slot()].Arrive();
+        }
+        const bool in_tail = tail.state != kNotLast;
+        // Pairs with the TMA load of FetchPartials; its bytes complete on this barrier.
+        if (in_tail) {
+          smem.tail_full[last][tail.Slot()].Wait(tail.FullParity(), "partial in a stage");
+        } else {
+          smem.slot_full[stream][cursor.Slot()].Wait(cursor.FullParity(), "partial");
+        }
+        const std::uint32_t slot = SmemAddress(in_tail ? smem.TailSlots(stream)[tail.Slot()]
+                                                       : smem.slot[stream][cursor.Slot()]) +
+                                   fragment;
+#pragma unroll
+        for (int quarter = 0; quarter < 4; ++quarter) {
+          std::uint32_t word[4];
+          asm volatile("ldmatrix.sync.aligned.x4.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];"
+                       : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+                       : "r"(slot ^ (quarter << 5))
+                       : "memory");
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int j = column * 8 + quarter * 2 + i / 2;
+            using Of = Pair<typename Tile::Element>;
+            acc(cute::make_coord(0, i % 2, j), block, 0) += Of::Low(word[i]);
+            acc(cute::make_coord(1, i % 2, j), block, 0) += Of::High(word[i]);
+          }
+        }
+        FenceSharedToAsync();  // our reads before the TMA write that fills the slot next
+        __syncwarp();
+        // Each warp by itself. Pairs with the mover's wait in FetchBoxes or our own in Write, CTA
+        // scope.
+        if (in_tail) {
+          if (threadIdx.x % 32 == 0) smem.tail_empty[last][tail.Slot()].Arrive();
+          tail.Advance();
+        } else {
+          if (threadIdx.x % 32 == 0) smem.slot_empty[stream][cursor.Slot()].Arrive();
           cursor.Advance();
         }
       }
@@ -180,7 +219,8 @@ struct SlotMover {
     if constexpr (Sink::kReduces) epoch = protocol::CallEpoch<DeviceMemory>(params.call);
   }
 
-  __device__ __forceinline__ void HandleTile(protocol::TileCoord at, std::int32_t ticket) {
+  __device__ __forceinline__ void HandleTile(protocol::TileCoord at, std::int32_t ticket,
+                                             const TicketRing<Tile>& tickets) {
     if constexpr (!Sink::kReduces) {
       const int weight = TakeWeight(params, at);
       const CUtensorMap& y = weight == 0 ? params.y : params.more[weight - 1].y;
@@ -193,7 +233,7 @@ struct SlotMover {
       const std::int32_t flag = params.grid.FlagIndex(at.batch, at.i, at.j) * Tile::kFlagsPerTile +
                                 cta_rank * Tile::kMmaWarpgroups + (Tile::kPingPong ? 0 : stream);
       if (at.segment == rank) {
-        FetchPartials(at, flag, parity, ticket);
+        FetchPartials(at, flag, parity, ticket, tickets);
         StoreTile<false>(at, ticket, [&](const void* slot, std::int32_t column, std::int32_t row) {
           TmaStore(params.y, slot, column, row, 0, at.batch);
         });
@@ -237,7 +277,7 @@ struct SlotMover {
         bulk::WaitStoreReads<Tile::kSlots - 1>();
         if constexpr (kToPeer) link.AwaitDeparted(Tile::kSlots - 1);
         // The consumers may refill it; pairs with their wait in Write, CTA scope.
-        smem.slot_empty[stream][oldest.Slot()].Arrive();
+        smem.slot_empty[stream][oldest.Slot()].Arrive(Tile::kSlotReaders);
         oldest.Advance();
       }
       if constexpr (Sink::kReduces) {
@@ -255,29 +295,32 @@ struct SlotMover {
     bulk::WaitStoreReads<0>();
     if constexpr (kToPeer) link.AwaitDeparted(0);
     for (int left = 0; left < Tile::kSlots; ++left) {
-      smem.slot_empty[stream][oldest.Slot()].Arrive();  // as above
+      smem.slot_empty[stream][oldest.Slot()].Arrive(Tile::kSlotReaders);  // as above
       oldest.Advance();
     }
     trace.Add(Span::kStore, begin, ticket);
   }
 
-  // Bit per step of PartialSourceAt: whether the flag of that partial is up. Relaxed reads, all in
-  // flight at once; the fences make them acquires and order the async proxy's reads after them.
+  // Bit per step of PartialSourceAt: whether the flag of that partial is up. Relaxed reads, several
+  // in flight at once; the fences make them acquires and order the async proxy's reads after them.
   __device__ __forceinline__ std::uint32_t PartialsHere(std::int32_t flag) const {
+    constexpr std::int32_t kSweep = 3;  // the mover has no registers for more
     const protocol::Call& call = params.call;
-    std::uint64_t seen[protocol::kMaxWorld];
-#pragma unroll
-    for (std::int32_t i = 0; i < protocol::kMaxWorld; ++i) {
-      // Past the last partial, the last one again.
-      const std::int32_t step = i < call.world - 1 ? i : call.world - 2;
-      const std::int32_t source = protocol::PartialSourceAt(call.rank, call.world, step);
-      seen[i] =
-          DeviceMemory::LoadRelaxed(call.base[call.rank] + call.layout.RsFlagOffset(source, flag));
-    }
     std::uint32_t here = 0;
+#pragma unroll 1
+    for (std::int32_t first = 0; first < call.world - 1; first += kSweep) {
+      std::uint64_t seen[kSweep];
 #pragma unroll
-    for (std::int32_t i = 0; i < protocol::kMaxWorld; ++i)
-      here |= (seen[i] >= epoch ? 1u : 0u) << i;
+      for (std::int32_t i = 0; i < kSweep; ++i) {
+        // Past the last partial, the last one again.
+        const std::int32_t step = first + i < call.world - 1 ? first + i : call.world - 2;
+        const std::int32_t source = protocol::PartialSourceAt(call.rank, call.world, step);
+        seen[i] = DeviceMemory::LoadRelaxed(call.base[call.rank] +
+                                            call.layout.RsFlagOffset(source, flag));
+      }
+#pragma unroll
+      for (std::int32_t i = 0; i < kSweep; ++i) here |= (seen[i] >= epoch ? 1u : 0u) << (first + i);
+    }
     if (here == 0) return 0;
     // Acquire, system scope; pairs with PublishFlag of the streams that made the partials.
     FenceAcquireSys();
@@ -290,33 +333,79 @@ struct SlotMover {
   // every run. Measured: in rank order W = 8's last tiles had waited for a late partial before the
   // early ones were added, 15 us of 237.
   __device__ __forceinline__ void FetchPartials(const protocol::TileCoord& at, std::int32_t flag,
-                                                std::int32_t parity, std::int32_t ticket) {
+                                                std::int32_t parity, std::int32_t ticket,
+                                                const TicketRing<Tile>& tickets) {
     const TraceTime begin = trace.Now();
-    const std::int32_t rank = params.call.rank;
+    const int partials = params.call.world - 1;
     std::uint32_t here = PartialsHere(flag);
-    for (std::int32_t step = 0; step < params.call.world - 1; ++step) {
-      const std::int32_t source = protocol::PartialSourceAt(rank, params.call.world, step);
-      const TraceTime wait_begin = trace.Now();
-      // More may have come while the ones before were added.
-      if ((here >> step & 1) == 0) here |= PartialsHere(flag);
-      if ((here >> step & 1) == 0) {
-        // Acquire, system scope; pairs with PublishFlag of the stream that made it on `source`.
-        protocol::AwaitFlag<DeviceMemory>(params.call, epoch, protocol::WaitKind::kRsTile, source,
-                                          flag, params.call.layout.RsFlagOffset(source, flag));
-        bulk::FenceGenericToAsync();  // flag by the generic proxy, data by the async proxy
-      }
-      trace.Add(Span::kPartial, wait_begin, ticket, kTraceGateNs);
-      for (int box = 0; box < Tile::kBoxes; ++box) {
-        // Own store has read the slot, or the consumers have added what was in it.
-        smem.slot_empty[stream][cursor.Slot()].Wait(cursor.EmptyParity(), "slot for a partial");
-        MBarrier& full = smem.slot_full[stream][cursor.Slot()];
-        full.ArriveExpect(kBoxBytes);  // pairs with the wait for a partial in Add, CTA scope
-        TmaLoad<1>(params.area[rank], full, smem.slot[stream][cursor.Slot()], BoxColumn(at, box),
-                   BoxRow(at, box), at.batch, source, parity);
-        cursor.Advance();
+    AwaitPartial(flag, 0, here, ticket);
+    FetchBoxes<false, 0, Tile::kSlots>(at, parity, 0, cursor);
+    // The consumers ask at the same place.
+    if (partials * Tile::kBoxes > Tile::kSlots) {
+      if (TakesStages(params, tickets)) {
+        // Pairs with the consumers' arrivals in Add: their wgmma have read the stages.
+        smem.read[stream].Wait(0, "read stages");
+        RingCursor<Tile::kTailSlots> tail;
+        FetchRest<true>(at, flag, parity, ticket, here, tail);
+      } else {
+        FetchRest<false>(at, flag, parity, ticket, here, cursor);
       }
     }
     trace.Add(Span::kFetch, begin, ticket);
+  }
+
+  // Until the partial of `step` is here; `here` as of PartialsHere, or newer.
+  __device__ __forceinline__ void AwaitPartial(std::int32_t flag, std::int32_t step,
+                                               std::uint32_t& here, std::int32_t ticket) {
+    const TraceTime begin = trace.Now();
+    // More may have come while the ones before were added.
+    if ((here >> step & 1) == 0) here |= PartialsHere(flag);
+    if ((here >> step & 1) == 0) {
+      const protocol::Call& call = params.call;
+      const std::int32_t source = protocol::PartialSourceAt(call.rank, call.world, step);
+      // Acquire, system scope; pairs with PublishFlag of the stream that made it on `source`.
+      protocol::AwaitFlag<DeviceMemory>(call, epoch, protocol::WaitKind::kRsTile, source, flag,
+                                        call.layout.RsFlagOffset(source, flag));
+      bulk::FenceGenericToAsync();  // flag by the generic proxy, data by the async proxy
+    }
+    trace.Add(Span::kPartial, begin, ticket, kTraceGateNs);
+  }
+
+  // What follows the first kSlots boxes, into slots or, at the tail, stages.
+  template <bool kTail, class Cursor>
+  __device__ __forceinline__ void FetchRest(const protocol::TileCoord& at, std::int32_t flag,
+                                            std::int32_t parity, std::int32_t ticket,
+                                            std::uint32_t here, Cursor& ring) {
+    constexpr int kFetched = Tile::kSlots % Tile::kBoxes;
+    if constexpr (kFetched > 0) FetchBoxes<kTail, kFetched, Tile::kBoxes>(at, parity, 0, ring);
+#pragma unroll 1
+    for (std::int32_t step = 1; step < params.call.world - 1; ++step) {
+      AwaitPartial(flag, step, here, ticket);
+      FetchBoxes<kTail, 0, Tile::kBoxes>(at, parity, step, ring);
+    }
+  }
+
+  // Boxes of one partial. Unrolled: one thread issues them, and its instructions are the pace.
+  template <bool kTail, int kBegin, int kEnd, class Cursor>
+  __device__ __forceinline__ void FetchBoxes(const protocol::TileCoord& at, std::int32_t parity,
+                                             std::int32_t step, Cursor& ring) {
+    const int tail = SharedMemory<Tile>::TailOf(stream);
+    const std::int32_t rank = params.call.rank;
+    const std::int32_t source = protocol::PartialSourceAt(rank, params.call.world, step);
+#pragma unroll
+    for (int box = kBegin; box < kEnd; ++box) {
+      MBarrier& empty =
+          kTail ? smem.tail_empty[tail][ring.Slot()] : smem.slot_empty[stream][ring.Slot()];
+      MBarrier& full =
+          kTail ? smem.tail_full[tail][ring.Slot()] : smem.slot_full[stream][ring.Slot()];
+      // Own store has read the slot, or the consumers have added what was in it.
+      empty.Wait(ring.EmptyParity(), "slot for a partial");
+      full.ArriveExpect(kBoxBytes);  // pairs with the wait for a partial in Add, CTA scope
+      TmaLoad<1>(params.area[rank], full,
+                 kTail ? smem.TailSlots(stream)[ring.Slot()] : smem.slot[stream][ring.Slot()],
+                 BoxColumn(at, box), BoxRow(at, box), at.batch, source, parity);
+      ring.Advance();
+    }
   }
 };
 

@@ -78,6 +78,15 @@ struct TicketRing {
     cursor.Advance();
   }
 
+  // Whether the tile after the one just read is none: that one is the CTA's last. Waits until the
+  // leader has taken the next ticket, which it does while that tile loads.
+  __device__ __forceinline__ bool AtLast() const {
+    // As in Read, which comes here again.
+    smem.ticket_full[cursor.Slot()].Wait(cursor.FullParity(), "next ticket");
+    return static_cast<std::int32_t>(
+               *static_cast<volatile std::uint32_t*>(&smem.ticket[cursor.Slot()])) == kNoTile;
+  }
+
   // Every other role: one thread, or the 32 lanes of a consumer warp together.
   template <bool kWholeWarp>
   __device__ __forceinline__ std::int32_t Read() {

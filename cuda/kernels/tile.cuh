@@ -25,6 +25,7 @@ inline constexpr int kPushColumns = 256;  // k extent of a push box: the widest 
 inline constexpr int kTickets = 4;        // depth of the ticket ring
 inline constexpr int kStreams = 2;
 inline constexpr int kWarpgroup = 128;
+inline constexpr int kConsumerWarps = kWarpgroup / 32;
 inline constexpr int kThreads = 3 * kWarpgroup;
 
 // Warps of warpgroup 0. Warpgroups 1 and 2 are the consumers.
@@ -76,6 +77,14 @@ struct TileConfig {
 
   // 64-row blocks and 64-column boxes of one stream.
   static constexpr int kMmaWarpgroups = kPingPong ? 1 : 2;
+  // Arrivals that free a slot: a warp of the consumer each, when it has read its rows of a partial,
+  // or the mover for all of them. Packed tiles hand slots over by one thread.
+  static constexpr int kSlotReaders = kPacked ? 1 : kConsumerWarps;
+  // Boxes of the stages that a stream takes as further slots once nothing is loaded any more: with
+  // ping-pong one stream has the last tile, else both have a half of it.
+  // A power of two of them, so that a cursor is a count.
+  static constexpr int kTailSlots = 16 / kMmaWarpgroups;
+  static_assert(kTailSlots * kMmaWarpgroups * kBoxBytes <= kStages * (kABytes + kBBytes), "");
   static constexpr int kRowBlocks = kTileM / 64 / kMmaWarpgroups;
   static constexpr int kColumnBoxes = kTileN / kBoxColumns;
   static constexpr int kBoxes = kRowBlocks * kColumnBoxes;
@@ -133,7 +142,17 @@ struct SharedMemory {
   MBarrier ticket_empty[kTickets];              // every role -> leader; the leader's is used
   MBarrier push_full[2];                        // pusher's TMA -> pusher
   MBarrier turn[kStreams];                      // ping-pong: the other consumer -> this one
+  MBarrier read[kStreams];  // consumers -> mover: the last tile's stages are read
+  MBarrier tail_full[Tile::kMmaWarpgroups][Tile::kTailSlots];   // as slot_full
+  MBarrier tail_empty[Tile::kMmaWarpgroups][Tile::kTailSlots];  // as slot_empty
   std::uint32_t ticket[kTickets];
+
+  // Further slots of a stream once the last tile's stages are read: a and b as boxes.
+  static constexpr int TailOf(int stream) { return Tile::kPingPong ? 0 : stream; }
+  __device__ __forceinline__ auto TailSlots(int stream) {
+    auto* boxes = reinterpret_cast<std::uint8_t(*)[kBoxBytes]>(a);
+    return boxes + TailOf(stream) * Tile::kTailSlots;
+  }
 };
 
 inline constexpr int kMaxSharedBytes = 227 * 1024;

@@ -11,7 +11,8 @@
 // finished e+1, which needed our entry into e+1, which we post after we finished e.)
 //
 // A memory policy Mem provides, for words inside a workspace given by address p:
-//   u64  LoadAcquireSys(p), LoadRelaxed(p); void StoreReleaseSys(p, u64), StoreRelaxed(p, u64)
+//   u64  LoadAcquireSys(p), LoadRelaxed(p)
+//   void StoreReleaseSys(p, u64), StoreReleaseGpu(p, u64), StoreRelaxed(p, u64)
 //   u32  FetchAddAcqRel(p, u32), Exchange32(p, u32); void StoreRelaxed32(p, u32)
 //   u64  CompareExchange(p, expected, desired) -> the old value; acquire
 //   u64  NowNs(); void Pause(); void Warn(call, failure); [[noreturn]] void Fail(call, failure)
@@ -204,19 +205,18 @@ JAX_FLUX_HD bool CountPushed(const Call& call, std::int32_t peer, std::int32_t c
   return true;
 }
 
-// The end of a CTA, in three parts, so that a kernel can await the entries with a thread each: a
-// read of system memory takes most of a microsecond.
-//
-// Whether this CTA is the launch's last one. One thread, after every role of the CTA has made its
-// last claim, read and flag. Acquire-release: the last arriver sees every CTA's epoch read and
-// claims as done.
+// Whether this CTA (of a kernel with clusters: this cluster) is the launch's last one. One thread,
+// after every role of it has made its last claim, read and flag, and in the CTA that posted the
+// entries after AwaitEntries. Acquire-release: the last arriver sees every CTA's epoch read, claims
+// and awaited entries as done.
 template <class Mem>
 JAX_FLUX_HD bool ArriveCta(const Call& call, std::uint32_t cta_count) {
   return Mem::FetchAddAcqRel(call.Control(ControlWord::kDoneCtas), 1) + 1 == cta_count;
 }
 
-// In the last CTA, one thread, after every AwaitEntry if the launch is the call's last: zeroes the
-// tickets, then advances the epoch.
+// In the last CTA, one thread: zeroes the tickets, then advances the epoch. Nothing here is for a
+// peer, and the next launch of the stream starts after this one has ended, so nothing waits for
+// stores to reach system memory: at the tail of a call that took 2 us.
 template <class Mem>
 JAX_FLUX_HD void EndLaunch(const Call& call, std::uint64_t epoch) {
   Mem::StoreRelaxed32(call.Control(ControlWord::kTileTicket), 0);
@@ -225,19 +225,21 @@ JAX_FLUX_HD void EndLaunch(const Call& call, std::uint64_t epoch) {
   Mem::StoreRelaxed32(call.Control(ControlWord::kWarned), 0);
   Mem::StoreRelaxed32(call.Control(ControlWord::kDoneCtas), 0);
   if (call.last_launch) {
-    // Released for the next launch of this stream, which starts after this one has ended.
-    Mem::StoreReleaseSys(call.Control(ControlWord::kEpoch), epoch);
-    // Last, so that a concurrent call that finds us idle also finds the new epoch (PostEntries).
-    Mem::StoreReleaseSys(call.Control(ControlWord::kBusy), 0);
+    Mem::StoreRelaxed(call.Control(ControlWord::kEpoch), epoch);
+    // Release, GPU scope, and last: a concurrent call of this device that finds us idle also finds
+    // the new epoch (PostEntries).
+    Mem::StoreReleaseGpu(call.Control(ControlWord::kBusy), 0);
   }
 }
 
-// All three by one thread.
+// The end of a CTA; one thread. In the CTA that posts entries `awaits`, in a call's last launch:
+// the call ends after every peer has entered it. By that CTA, not the last one, so that it can wait
+// while the others work: reads of system memory take most of a microsecond each.
 template <class Mem>
-JAX_FLUX_HD void FinishCta(const Call& call, std::uint64_t epoch, std::uint32_t cta_count) {
-  if (!ArriveCta<Mem>(call, cta_count)) return;
-  if (call.last_launch) AwaitEntries<Mem>(call, epoch);
-  EndLaunch<Mem>(call, epoch);
+JAX_FLUX_HD void FinishCta(const Call& call, std::uint64_t epoch, std::uint32_t cta_count,
+                           bool awaits) {
+  if (awaits && call.last_launch) AwaitEntries<Mem>(call, epoch);
+  if (ArriveCta<Mem>(call, cta_count)) EndLaunch<Mem>(call, epoch);
 }
 
 }  // namespace jax_flux::protocol

@@ -123,7 +123,7 @@ class Model {
     kTileFlag,
     kAwait,
     kArrive,
-    kLastWait,
+    kEnd,
     kEngine,
     kEngineFlag,
     kExit,

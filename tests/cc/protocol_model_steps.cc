@@ -391,20 +391,20 @@ bool Model::StepFinish(Context* at) const {
   const int ctas = at->launch.gate ? 1 : Ctas(at->rank);
   if (at->thread->pc == kArrive) {
     if (config_.pusher_thread && at->thread[1].pc != kExit) return false;
+    if (at->cta == 0 && at->launch.last && config_.fault != Fault::kSkippedEntry) {
+      if (SpinCheck(at, -1)) return true;
+      if (!EntriesSeen(at)) return false;
+    }
     at->control->done += 1;
     const bool last = at->control->done == ctas;
     const bool ends = early ? at->control->done == 1 : last;
     if (early && last) at->control->done = 0;
     if (ends) {
-      at->thread->pc = kLastWait;
+      at->thread->pc = kEnd;
     } else {
       Exit(at);
     }
     return true;
-  }
-  if (at->launch.last && config_.fault != Fault::kSkippedEntry) {
-    if (SpinCheck(at, -1)) return true;
-    if (!EntriesSeen(at)) return false;
   }
   at->control->tiles = at->control->pushes = 0;
   if (!early) at->control->done = 0;
@@ -443,7 +443,7 @@ bool Model::Step(State* state, int thread, Break* found) const {
     case kEngineFlag:
       return StepEngine(&at);
     case kArrive:
-    case kLastWait:
+    case kEnd:
       return StepFinish(&at);
     default:
       return false;

@@ -85,7 +85,7 @@ std::string Model::Describe(const State& before, int thread) const {
     case kArrive:
       text = "arrives";
       break;
-    case kLastWait:
+    case kEnd:
       text = "ends the call";
       break;
     default:

@@ -220,7 +220,7 @@ void CheckConcurrentUse() {
   record = {};
   OrderedMemory::StoreReleaseSys(own.bytes() + layout.EntryOffset(1, epoch) + kFlagBytes, 5);
   OrderedMemory::StoreReleaseSys(own.bytes() + layout.EntryOffset(1, epoch), epoch);
-  FinishCta<OrderedMemory>(first, epoch, 1);
+  FinishCta<OrderedMemory>(first, epoch, 1, true);
   CHECK_EQ(CallEpoch<OrderedMemory>(first), epoch + 1, "the epoch moved");
   CHECK(!enter(second, epoch), "a stale epoch fails");
   CHECK(record.fatal.kind == FailureKind::kConcurrentUse, static_cast<int>(record.fatal.kind));

@@ -67,7 +67,9 @@ class Kernel {
   std::uint64_t epoch() const { return epoch_; }
 
   void Enter() const { protocol::PostEntries<Mem>(call_, epoch_); }
-  void Finish(std::uint32_t cta_count) const { protocol::FinishCta<Mem>(call_, epoch_, cta_count); }
+  void Finish(std::uint32_t cta_count, bool awaits) const {
+    protocol::FinishCta<Mem>(call_, epoch_, cta_count, awaits);
+  }
 
   void OpenGate() const { protocol::OpenCopyGate<Mem>(call_, epoch_); }
 

@@ -97,6 +97,10 @@ struct SimMemory {
     RandomDelay();
     Word(p)->store(value, kFlagOrder);
   }
+  static void StoreReleaseGpu(void* p, std::uint64_t value) {
+    RandomDelay();
+    Word(p)->store(value, std::memory_order_release);
+  }
   static void StoreRelaxed(void* p, std::uint64_t value) {
     Word(p)->store(value, std::memory_order_relaxed);
   }

@@ -209,7 +209,7 @@ class Simulation {
       kernel.GatheredTiles();
     }
     while (pusher_done.load(std::memory_order_acquire) < rank->launches) Mem::Pause();
-    kernel.Finish(static_cast<std::uint32_t>(ctas));
+    kernel.Finish(static_cast<std::uint32_t>(ctas), cta == 0);
     rank->ended_ctas.fetch_add(1, std::memory_order_release);
   }
 
