@@ -22,6 +22,9 @@ constexpr std::int32_t kSweepRows = 2048;    // rows that share a walk over w
 // The same where the first wave takes peers' rows: so many arrive within half a tile's time.
 constexpr std::int32_t kEarlyRows = 1024;
 constexpr std::int32_t kWaveCtas = 132;  // SMs of H100 and H200: only speed hangs on it
+// Outputs that these SMs finish while a link brings one row, at any k: a row of 2 k bytes comes at
+// 350 GB/s, a product of 2 k takes its share of 720 TFLOP/s.
+constexpr std::int64_t kOutputsPerRow = 2057;
 
 std::uint64_t U64(std::int32_t value) { return static_cast<std::uint64_t>(value); }
 std::uint32_t U32(int value) { return static_cast<std::uint32_t>(value); }
@@ -367,17 +370,25 @@ GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p, Transpo
     plan.chunk_rows = PieceRows(p);
     return plan;
   }
+  const std::int64_t segment_rows_all = std::int64_t{p.batch} * p.rows;
+  const std::int64_t own_outputs = segment_rows_all * AllColumns(instance, p);
+  const auto arrives_after = [&](std::int64_t segments, std::int64_t outputs) {
+    return segments * segment_rows_all * kOutputsPerRow > outputs;
+  };
   // Chunks in flight share the link: few pushers at a time, so that chunks arrive one by one, and
-  // enough of them for the link (about 7 GB/s each).
-  plan.push_ctas = 64;
+  // enough of them for the link (about 5 GB/s each, flags included). All of them where the link has
+  // to be busy for most of the call.
+  plan.push_ctas = arrives_after(p.world - 1, own_outputs * p.world * 4 / 5) ? kWaveCtas : 64;
   plan.chunk_rows = 128;
   // 64 KiB where the first tiles wait for them, 256 else: those are there in time in any case.
   const std::int32_t columns = static_cast<std::int32_t>(kPushColumns);
   const std::int32_t rows = std::max(1, std::min(p.rows, plan.chunk_rows));
   const std::int32_t wanted = std::max(1, (early ? 1 : 4) * plan.chunk_rows / rows);
   plan.chunk_depth = std::min(wanted, protocol::CeilDiv(p.depth, columns)) * columns;
-  // The first wave walks through k of every peer that it touches.
-  plan.push_peers = early ? plan.sweep_segments : 1;
+  // The first wave, and a sweep that begins before all of it is here, walk through k of every peer
+  // that they touch.
+  const bool walks = early || arrives_after(plan.sweep_segments, own_outputs);
+  plan.push_peers = walks ? plan.sweep_segments : 1;
   plan.depth_outer = early || p.batch * protocol::CeilDiv(p.rows, plan.chunk_rows) <= 8;
   if (instance.kernel.packed) PlanPacked(p, &plan);
   return plan;
