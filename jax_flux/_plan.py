@@ -234,17 +234,11 @@ def matching_instances(
         for row in instances
         if (row.op, row.dtype, row.layout) == (op, p.dtype, _layout(p))
         and (not row.packed or _cost_packed.fits(p, row))
-        and (not row.packed or _cost_packed.PLANNED or _names_packed(config))
         and config.tile in (None, row.tile)
         and config.cluster in (None, row.cluster)
         and (p.world == 1 or config.transport in (None, *row.transports))
         and config.instance in (None, row.name)
     ]
-
-
-def _names_packed(config: Config) -> bool:
-    """Whether a config can only mean a kernel of packed tiles: no other has clusters of one CTA."""
-    return config.instance is not None or (config.tile is not None and config.cluster == (1, 1))
 
 
 def _slower(p: Problem, expected_ns: float, packed: bool, on: _cost.Device) -> str | None:

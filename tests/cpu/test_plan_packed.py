@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 import jax_flux
-from jax_flux import _cost_packed, _plan
+from jax_flux import _plan
 from jax_flux._plan import Installed, Instance
 from tests.cpu.plans import KERNELS, but, decide
 
@@ -24,8 +24,7 @@ WITH_PACKED = Installed(
 
 @pytest.mark.parametrize("world", [2, 4, 8])
 @pytest.mark.parametrize("op, n, k", [("ag_matmul", 6144, 12288), ("matmul_rs", 12288, 6144)])
-def test_few_rows_take_a_kernel_of_packed_tiles(op, n, k, world, monkeypatch):
-    monkeypatch.setattr(_cost_packed, "PLANNED", True)
+def test_few_rows_take_a_kernel_of_packed_tiles(op, n, k, world):
     for m in (16, 64, 128):
         problem = but(op=op, m=m // world, n=(n,), k=(k,), world=world)
         # A gather's time is not yet known well enough to be preferred by itself at every size.
@@ -44,11 +43,3 @@ def test_segments_longer_than_a_tile_are_not_packed():
     too_long = decide(problem=but(m=129), config=config, installed=WITH_PACKED)
     assert too_long.implementation == "xla"
     assert "no ag_matmul kernel" in too_long.reason
-
-
-def test_packed_kernels_run_only_where_they_are_named():
-    few = but(m=16)
-    assert "fewer than 64" in decide(problem=few, installed=WITH_PACKED).reason
-    named = jax_flux.Config(instance="ag_matmul_pack_128x128_c1x1_s2")
-    forced = decide(problem=few, config=named, installed=WITH_PACKED, implementation="fused")
-    assert forced.plan.instance == named.instance
