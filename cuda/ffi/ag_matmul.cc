@@ -95,6 +95,7 @@ Expected<Operands> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::RemainingA
     operands.Add(gemm.Problem(kernels::GemmOp::kAgMatmul, in[0], in[1], columns[i], in[2]), i,
                  weights[i]);
   }
+  if (!gemm.alone()) operands.call.KeepChunks(operands.launches[0].problem);
   return operands;
 }
 

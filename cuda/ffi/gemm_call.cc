@@ -103,6 +103,13 @@ kernels::GemmPlan GemmCall::Plan(const kernels::GemmProblem& problem) const {
   return plan;
 }
 
+void GemmCall::KeepChunks(const kernels::GemmProblem& first) {
+  const kernels::GemmPlan plan = Plan(first);
+  chunk_rows = plan.chunk_rows;
+  chunk_depth = plan.chunk_depth;
+  depth_outer = plan.depth_outer ? 1 : 0;
+}
+
 Expected<GemmCall> DecodeGemmCall(protocol::Op op, const xla_ffi::Dictionary& attributes) {
   auto site = DecodeCallSite(op, attributes);
   if (!site.ok()) return site.status();

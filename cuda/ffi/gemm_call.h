@@ -39,6 +39,9 @@ struct GemmCall {
   kernels::GemmProblem Problem(kernels::GemmOp op, std::int64_t batch, std::int64_t rows,
                                std::int64_t columns, std::int64_t depth) const;
   kernels::GemmPlan Plan(const kernels::GemmProblem& problem) const;
+  // Fixes the chunks of every launch to come as `first`, the one that pushes, cuts the shard: its
+  // flags are what the others wait for.
+  void KeepChunks(const kernels::GemmProblem& first);
 };
 
 runtime::Expected<GemmCall> DecodeGemmCall(protocol::Op op, const xla_ffi::Dictionary& attributes);

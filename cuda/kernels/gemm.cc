@@ -24,7 +24,7 @@ constexpr std::int32_t kEarlyRows = 1024;
 constexpr std::int32_t kWaveCtas = 132;  // SMs of H100 and H200: only speed hangs on it
 // Outputs that these SMs finish while a link brings one row, at any k: a row of 2 k bytes comes at
 // 350 GB/s, a product of 2 k takes its share of 720 TFLOP/s.
-constexpr std::int64_t kOutputsPerRow = 2057;
+constexpr double kOutputsPerRow = 720e12 / 350e9;
 
 std::uint64_t U64(std::int32_t value) { return static_cast<std::uint64_t>(value); }
 std::uint32_t U32(int value) { return static_cast<std::uint32_t>(value); }
@@ -371,14 +371,15 @@ GemmPlan DefaultPlan(const GemmInstance& instance, const GemmProblem& p, Transpo
     return plan;
   }
   const std::int64_t segment_rows_all = std::int64_t{p.batch} * p.rows;
-  const std::int64_t own_outputs = segment_rows_all * AllColumns(instance, p);
-  const auto arrives_after = [&](std::int64_t segments, std::int64_t outputs) {
-    return segments * segment_rows_all * kOutputsPerRow > outputs;
+  const double own_outputs =  // CanRun, which refuses what overflows, comes after
+      static_cast<double>(segment_rows_all) * static_cast<double>(AllColumns(instance, p));
+  const auto arrives_after = [&](std::int64_t segments, double outputs) {
+    return static_cast<double>(segments * segment_rows_all) * kOutputsPerRow > outputs;
   };
   // Chunks in flight share the link: few pushers at a time, so that chunks arrive one by one, and
   // enough of them for the link (about 5 GB/s each, flags included). All of them where the link has
   // to be busy for most of the call.
-  plan.push_ctas = arrives_after(p.world - 1, own_outputs * p.world * 4 / 5) ? kWaveCtas : 64;
+  plan.push_ctas = arrives_after(p.world - 1, 0.8 * own_outputs * p.world) ? kWaveCtas : 64;
   plan.chunk_rows = 128;
   // 64 KiB where the first tiles wait for them, 256 else: those are there in time in any case.
   const std::int32_t columns = static_cast<std::int32_t>(kPushColumns);

@@ -87,7 +87,7 @@ struct ShardPush {
         return params.call.layout.AgFlagOffset(source, index);
       });
       if (protocol::CountPushed<DeviceMemory>(params.call, push.peer, chunks.Count())) {
-        // Release, system scope; pairs with ChunkGate's LearnWhole on `peer`.
+        // Release, system scope; pairs with ChunkGate's ChunksHere on `peer`.
         link.Publish(params.call, epoch, push.peer, [&](std::int32_t source) {
           return params.call.layout.AgFlagOffset(source, chunks.WholeFlag());
         });

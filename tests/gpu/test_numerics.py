@@ -48,6 +48,8 @@ CASES = {
     "ag-three-weights": ag(130, [136, 8, 392], 640),
     "ag-three-weights-nt": ag(65, [264, 200, 16], 200, lead=[2], transpose_w=True),
     "ag-six-weights": ag(40, [8, 200, 384, 16, 392, 72], 136, lead=[2]),
+    # Two launches of one gather, whose sizes alone would cut the shard differently.
+    "ag-five-weights-one-small": ag(256, [4096, 4096, 4096, 4096, 200], 512),
     "ag-bias-relu": ag(96, 104, 88, bias=True, activation="relu"),
     "ag-bias-gelu": ag(130, [136, 8, 392], 640, lead=[2], bias=True, activation="gelu"),
     "ag-silu-nt": ag(130, 200, 264, transpose_w=True, activation="silu"),
