@@ -34,7 +34,7 @@ def fits(p: Problem, row: Instance) -> bool:
 
 
 def height(p: Problem) -> int:
-    """Rows from one segment to the next in a tile; cuda/kernels/gemm.cc, PackHeight."""
+    """Rows from one segment to the next in a tile; cuda/kernels/gemm_grid.h, PackHeight."""
     return max(LEAST_HEIGHT, 1 << (p.m - 1).bit_length())
 
 

@@ -12,6 +12,7 @@
 #include "cuda/kernels/params.h"
 #include "cuda/kernels/sink.cuh"
 #include "cuda/kernels/tile.cuh"
+#include "cuda/kernels/trace.cuh"
 
 namespace jax_flux::kernels {
 

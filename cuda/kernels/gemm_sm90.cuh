@@ -25,6 +25,7 @@
 #include "cuda/kernels/gate.cuh"
 #include "cuda/kernels/gemm_packed.cuh"
 #include "cuda/kernels/mainloop.cuh"
+#include "cuda/kernels/mover.cuh"
 #include "cuda/kernels/push_tma.cuh"
 #include "cuda/kernels/sink.cuh"
 #include "cuda/kernels/tickets.cuh"

@@ -3,7 +3,7 @@
 //
 // How boxes leave for a peer and how their flag follows: the one place where an emulated link can
 // stand in for the hardware (benchmarks/native/paced_link.cuh). Used by the pusher (push_tma.cuh)
-// and by the movers of matmul_rs (sink.cuh); one object per sending thread.
+// and by the movers of matmul_rs (mover.cuh); one object per sending thread.
 #ifndef JAX_FLUX_CUDA_KERNELS_LINK_CUH_
 #define JAX_FLUX_CUDA_KERNELS_LINK_CUH_
 

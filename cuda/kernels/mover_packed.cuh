@@ -7,8 +7,11 @@
 #ifndef JAX_FLUX_CUDA_KERNELS_MOVER_PACKED_CUH_
 #define JAX_FLUX_CUDA_KERNELS_MOVER_PACKED_CUH_
 
+#include "cuda/kernels/build.cuh"
 #include "cuda/kernels/pack.cuh"
 #include "cuda/kernels/sink.cuh"
+#include "cuda/kernels/sync.cuh"
+#include "cuda/kernels/tma.cuh"
 
 namespace jax_flux::kernels {
 

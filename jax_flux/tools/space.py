@@ -3,7 +3,7 @@
 """The plans that `tune` tries: kernels, and numbers that change their speed but not their result.
 
 Pure: which values are worth a trial follows from the sizes alone. A number that is absent from a
-candidate is the library's own choice (DefaultPlan in cuda/kernels/gemm.cc).
+candidate is the library's own choice (DefaultPlan in cuda/kernels/gemm_plan.cc).
 """
 
 from __future__ import annotations
