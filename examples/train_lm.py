@@ -207,7 +207,7 @@ def train(
         return training.put_batch(mesh, batch)
 
     described, ended = checkpoints.describe_run(flags, corpus), None
-    with preemption.notice() as stop, report.progress(console, flags.steps, start) as on_step:
+    with preemption.notice(start) as stop, report.progress(console, flags.steps, start) as on_step:
         for step in range(start + 1, flags.steps + 1):
             began = time.perf_counter()
             state, measured = train_step(state, *sample(corpus.train, step))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jax_flux._problem import Instance, Problem
 
 LEAST_HEIGHT = 8  # rows: a swizzle atom
+MOST_ROWS = 512  # of all ranks: nobody has measured more
 # Preset mode on one H200 (no link): share of the device's memory rate, L2 to SMs, and what is not
 # hidden per launch and per peer: 56 rows of 16 to 512 rows of x, off by 16 % at most.
 READ_SHARE = 1.3

@@ -131,6 +131,8 @@ def _by_model(
     device = _cost.device(device_kind)
     on = device or _cost.REFERENCE
     margin = config.sm_margin or 0
+    if config == Config():
+        candidates = _measured(problem, candidates)
     # Of equals the one whose CTAs share w: measured, it is never slower and up to 5 % faster.
     expected, _, name, packed, transport = min(
         (ns, row.cluster[1], row.name, row.packed, transport)
@@ -156,6 +158,16 @@ def _by_model(
         return Decision("xla", reason, source=source)
     reason = f"supported, and not expected to lose{carrier}"
     return Decision("fused", reason, chosen, source=source)
+
+
+def _measured(p: Problem, candidates: list[Instance]) -> list[Instance]:
+    """Without the kernels that are not for so many rows, or so few, where there are others."""
+    few = p.batch * p.m * p.world <= _cost_packed.MOST_ROWS
+
+    def serves(row: Instance) -> bool:
+        return few if row.packed else p.m >= _cost.MIN_ROWS
+
+    return [row for row in candidates if serves(row)] or candidates
 
 
 def _carried(p: Problem, row: Instance, config: Config, on: _cost.Device) -> tuple[float, str]:

@@ -83,6 +83,21 @@ def test_sigterm_ends_a_run_with_a_checkpoint_of_the_step_it_was_in(lm, tmp_path
     assert max(series(lm.metrics.read(tmp_path / "metrics.jsonl"), "loss")) == ended < 2000
 
 
+def test_sigterm_after_the_last_question_is_not_lost():
+    code = (
+        f"import os, signal, sys; sys.path.insert(0, {str(SCRIPT.parent)!r})\n"
+        "from lm import preemption\n"
+        "with preemption.notice(0) as stop:\n"
+        "    assert not stop(1)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print('goes on')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, ""), ended
+
+
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 

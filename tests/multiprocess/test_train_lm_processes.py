@@ -183,6 +183,35 @@ def test_sigterm_to_one_process_ends_both_after_the_same_step(tmp_path):
     assert {"ocdbt.process_0", "ocdbt.process_1"} <= written
 
 
+# A resumed run's questions, with the signal at process 1 before the first of them.
+EARLY_SIGNAL = """
+import argparse, os, signal, sys, time
+import jax
+parser = argparse.ArgumentParser()
+for name in ("coordinator", "processes", "process"):
+    parser.add_argument(f"--{name}")
+flags = parser.parse_args()
+sys.path.insert(0, EXAMPLES)
+from lm import preemption
+rank = int(flags.process)
+jax.distributed.initialize(flags.coordinator, int(flags.processes), rank)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(3)  # the notice is agreed on before anybody asks
+with preemption.notice(10) as stop:
+    print(next((step for step in range(11, 16) if stop(step)), "never"))
+"""
+
+
+def test_sigterm_before_a_resumed_runs_first_step_ends_it_after_that_step(tmp_path):
+    script = tmp_path / "early_signal.py"
+    script.write_text(EARLY_SIGNAL.replace("EXAMPLES", repr(str(SCRIPT.parent))))
+    with _started(tmp_path, script) as running:
+        codes = [process.wait(timeout=DEADLINE_S) for process in running]
+    assert codes == [0] * PROCESSES, _logs(tmp_path)
+    assert [log.splitlines()[-1] for log in _logs(tmp_path)] == ["11"] * PROCESSES, _logs(tmp_path)
+
+
 def test_both_processes_wrote_their_shards(runs):
     folder = runs[0]
     written = {path.name for path in (folder / "set_aside" / "params").iterdir()}
