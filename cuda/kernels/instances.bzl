@@ -57,6 +57,7 @@ def _row(op, layout, shape, cluster, why, dtype = "bf16", traced = False, split 
     }
 
 # Tried and dropped: cooperative 256 x 192, never faster than ping-pong 128 x 192 and up to 8 % slower;
+# packed 128 x 192 of 2 x 1 with split depth: 1.2 to 2.1 times the fastest in each of 28 calls;
 # 128 x 256 with four stages and fewer slots, or in clusters of 1 x 2: within 1 % of three and 2 x 1.
 _BF16_INSTANCES = [
     _row("plain", "nn", _PING_PONG, (2, 1), "groups of one, and the baseline"),
@@ -83,7 +84,6 @@ _BF16_INSTANCES = [
     _row("rs", "nt", _SPLIT_WIDE, (1, 1), "the same, dx of ag_matmul", split = 2),
     _row("ag", "nn", _SPLIT_WIDE, (2, 1), "few rows per rank, 256 and more of all", split = 1),
     _row("rs", "nn", _SPLIT_WIDE, (2, 1), "few rows per rank, 256 and more of all", split = 1),
-    _row("ag", "nn", _SPLIT_WIDE, (2, 1), "few rows per rank, 256 and more of all", split = 2),
     _row("ag", "nn", _PING_PONG, (2, 1), "python -m jax_flux trace", traced = True),
     _row("rs", "nn", _PING_PONG_RS, (2, 1), "python -m jax_flux trace", traced = True),
 ]

@@ -64,7 +64,8 @@ def empty(place: Place, shape: tuple[int, ...], spec: P, dtype: Any) -> jax.Arra
     if not place.is_local:
         return zeros
     names = {n for entry in spec for n in (entry if isinstance(entry, tuple) else (entry,))}
-    return _compat.cast_varying(zeros, frozenset(names & _compat.axis_env_sizes().keys()))
+    manual = set(jax.sharding.get_abstract_mesh().axis_names) & _compat.axis_env_sizes().keys()
+    return _compat.cast_varying(zeros, frozenset(names & manual))  # an axis of vmap is not a mesh's
 
 
 def check_dtype(heads: Heads, dtype: Any) -> None:

@@ -86,6 +86,42 @@ def test_kernels_behind_an_emulated_link_are_predicted():
     within(errors(pairs), median=0.045, most=0.145)
 
 
+def packed_rows():
+    """Of each call of few rows: (problem, {packed instance: measured us})."""
+    label = re.compile(r"bf16_nn_(\d+)x(\d+)x64_co_c(\d)x(\d)_s(\d)_pack_(ag|rs) W(\d)")
+    for row in json.loads((RESULTS / "packed_h200.json").read_text())["rows"]:
+        calls = {}
+        for name, us in row["us"].items():
+            if (match := label.fullmatch(name)) is None:
+                continue
+            *sizes, op, world = match.groups()
+            tile_m, tile_n, cluster_m, cluster_n, split = map(int, sizes)
+            tile, cluster = (tile_m, tile_n), (cluster_m, cluster_n)
+            if (cluster, split) == ((2, 1), 2):
+                continue  # never the fastest, and no longer compiled
+            instance = Instance(
+                name, OPS[op], "bfloat16", "nn", tile, cluster, split=split, packed=True
+            )
+            m = row["m"] // int(world)
+            sizes = ((row["n"],), (row["k"],), int(world))
+            problem = Problem(OPS[op], 1, m, *sizes, "bfloat16", "bfloat16")
+            calls.setdefault(problem, {})[instance] = us
+        yield from calls.items()
+
+
+def test_packed_kernels_are_predicted():
+    rows = list(packed_rows())
+    assert len(rows) == 56
+    pairs, lost = [], []
+    for problem, measured in rows:
+        best = min(measured, key=measured.get)
+        pairs.append((_cost.tiles_ns(problem, best, 0) / 1e3, measured[best]))
+        picked = min(measured, key=lambda row: _cost.tiles_ns(problem, row, 0))
+        lost.append(measured[picked] / measured[best] - 1)
+    within(errors(pairs), median=0.06, most=0.16)
+    assert max(lost) < 0.02, sorted(lost)[-5:]
+
+
 def baselines():
     return json.loads((RESULTS / "baselines_2xh200.json").read_text())["rows"]
 

@@ -5,15 +5,18 @@
 from __future__ import annotations
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jax_flux import linen as flux_linen
 from jax_flux import nnx as flux_nnx
+from jax_flux._layers import cache
 from tests import oracle
 from tests.cpu import layers, programs
 from tests.cpu.layers import BIAS, HEADS, KV_HEADS, QKV, B, D, S
@@ -86,3 +89,18 @@ def test_a_scan_over_positions_carries_the_cache(framework, batch_axes, check_vm
         run, mesh=mesh, in_specs=(specs, P(entry)), out_specs=P(None, entry), check_vma=check_vma
     )
     oracle.assert_close(jax.jit(loop)(params, x)[:, :, 0].swapaxes(0, 1), expected)
+
+
+def test_zeros_of_a_cache_vary_over_axes_of_the_mesh_alone():
+    """``batch_axes`` may name an axis of ``vmap``, over which nothing can be cast to vary."""
+    place = types.SimpleNamespace(is_local=True)
+    mesh = jax.make_mesh((2,), ("tp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+
+    def body(x):
+        one = lambda _: cache.empty(place, (2, 4), P("lanes", "tp"), jnp.float32)
+        zeros = jax.vmap(one, axis_name="lanes")(x)
+        assert jax.typeof(zeros).mat.varying == {"tp"}
+        return zeros
+
+    made = jax.shard_map(body, mesh=mesh, in_specs=P(), out_specs=P(None, "tp"))(jnp.ones(3))
+    assert made.shape == (3, 4, 4)
