@@ -197,7 +197,7 @@ rank = int(flags.process)
 jax.distributed.initialize(flags.coordinator, int(flags.processes), rank)
 if rank == 1:
     os.kill(os.getpid(), signal.SIGTERM)
-time.sleep(3)  # the notice is agreed on before anybody asks
+time.sleep(6)  # the notice is agreed on before anybody asks
 with preemption.notice(10) as stop:
     print(next((step for step in range(11, 16) if stop(step)), "never"))
 """
