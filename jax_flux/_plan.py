@@ -131,8 +131,7 @@ def _by_model(
     device = _cost.device(device_kind)
     on = device or _cost.REFERENCE
     margin = config.sm_margin or 0
-    if config == Config():
-        candidates = _measured(problem, candidates)
+    candidates = _measured(problem, candidates)
     # Of equals the one whose CTAs share w: measured, it is never slower and up to 5 % faster.
     expected, _, name, packed, transport = min(
         (ns, row.cluster[1], row.name, row.packed, transport)
@@ -161,7 +160,7 @@ def _by_model(
 
 
 def _measured(p: Problem, candidates: list[Instance]) -> list[Instance]:
-    """Without the kernels that are not for so many rows, or so few, where there are others."""
+    """Without kernels that are not for so many rows, or so few, unless the config leaves no other."""
     few = p.batch * p.m * p.world <= _cost_packed.MOST_ROWS
 
     def serves(row: Instance) -> bool:

@@ -38,7 +38,7 @@ class Calls:
     """Calls of one op and shape whose plans may move flags: they share tensors and workspaces."""
 
     def __init__(self, library, op, row, world, rate):
-        self.library, self.op, self.world, self.rank = library, op, world, 1
+        self.kernels, self.op, self.world, self.rank = library, op, world, 1
         m, n, k = row
         self.problem = (world, self.rank, 1, m // world, n, k)
         options = {"dtype": torch.bfloat16, "device": "cuda"}
@@ -57,8 +57,8 @@ class Calls:
         fields = dict(zip(("world", "rank", "batch", "rows", "columns", "depth"), self.problem,
                           strict=True))  # fmt: skip
         call = PresetCall(instance=name.encode(), site=SITE, fail_ns=2_000_000_000, **fields)
-        self.library.touch(name)
-        self.library.plan(call)
+        self.kernels.touch(name)
+        self.kernels.plan(call)
         for key, value in plan.items():
             setattr(call, key, value)
         call.x, call.w, call.y = (t.data_ptr() for t in (self.x, self.w, self.y))
@@ -66,9 +66,9 @@ class Calls:
         call.link = self.link.data_ptr()
         for rank, space in enumerate(self.spaces):
             call.base[rank] = space.data_ptr()
-        front = self._front(self.library.layout(call), paced="_paced_" in name)
+        front = self._front(self.kernels.layout(call), paced="_paced_" in name)
         own = self.spaces[self.rank].view(torch.uint8)[: front.numel()]
-        return call, lambda: own.copy_(front), lambda: self.library.launch(call)
+        return call, lambda: own.copy_(front), lambda: self.kernels.launch(call)
 
     def _front(self, at, paced):
         if at["total"] > 2 * self.spaces[0].numel():

@@ -110,7 +110,7 @@ class Rank:
         self, library, name, world, rank, batch, rows, columns, depth, plan=None, link=None,
         bias=False, activation=None,
     ):  # fmt: skip
-        self.library, self.name = library, name
+        self.kernels, self.name = library, name
         self.op = name.rsplit("_", 1)[1]
         transpose = "_nt_" in name
         self.shape = (world, rank, batch, rows, columns, depth)
@@ -151,7 +151,7 @@ class Rank:
 
     def _workspaces(self):
         world, rank, batch, rows, columns, depth = self.shape
-        self.layout = at = self.library.layout(self.call)
+        self.layout = at = self.kernels.layout(self.call)
         self.spaces = []
         for r in range(world):
             space = torch.full((at["total"],), 0xFF, dtype=torch.uint8, device="cuda")
@@ -213,14 +213,14 @@ class Rank:
         return ACTIVATIONS[self.activation](y)
 
     def launch(self):
-        self.library.launch(self.call)
+        self.kernels.launch(self.call)
 
     def launcher(self, **plan):
         """A launch with some plan fields replaced that do not move flags."""
         call = PresetCall.from_buffer_copy(self.call)
         for key, value in plan.items():
             setattr(call, key, value)
-        return lambda: self.library.launch(call)
+        return lambda: self.kernels.launch(call)
 
     def epilogue(self, text):
         """Fields of a call that ends with `text`, "bias" or "bias+relu" ..."""
