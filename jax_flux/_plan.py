@@ -160,7 +160,7 @@ def _by_model(
 
 
 def _measured(p: Problem, candidates: list[Instance]) -> list[Instance]:
-    """Without kernels that are not for so many rows, or so few, unless the config leaves no other."""
+    """Without kernels that are not for so many rows, or so few; all where none is left."""
     few = p.batch * p.m * p.world <= _cost_packed.MOST_ROWS
 
     def serves(row: Instance) -> bool:

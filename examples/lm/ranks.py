@@ -124,8 +124,8 @@ def launch(argv: Sequence[str], typed: argparse.Namespace, library: str) -> int:
     """Runs this script once per rank; rank 0 talks, the others' errors are in ``rank<N>.log``.
 
     Returns:
-        Exit status: 0 where every rank ended well, else that of the first that did not; 128 + n
-        where signal n ended it.
+        Exit status: 0 where every rank ended well, else that of the first that failed, 143 where
+        SIGTERM ended the others; 128 + n where signal n ended it.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -136,6 +136,7 @@ def launch(argv: Sequence[str], typed: argparse.Namespace, library: str) -> int:
     # The ranks are in sessions of their own: a signal reaches them through here only.
     before = signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in ranks])
     with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, before)
         for rank in range(WORLD):
             flags = [*DEFAULTS, f"--tp={WORLD}", *argv]
             if typed.implementation == "auto":
@@ -155,7 +156,6 @@ def launch(argv: Sequence[str], typed: argparse.Namespace, library: str) -> int:
         try:
             return _wait(ranks, typed.out)
         finally:
-            signal.signal(signal.SIGTERM, before)
             for rank_process in ranks:
                 if rank_process.poll() is None:
                     os.killpg(rank_process.pid, signal.SIGKILL)
@@ -190,4 +190,6 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], out: Path) -> int:
         if number > 0 and code not in (None, 0, preemption.STATUS):
             tail = (out / f"rank{number}.log").read_text(errors="replace").splitlines()[-20:]
             print(f"rank {number} ended with status {code}:", *tail, sep="\n", file=sys.stderr)
-    return next((code if code > 0 else 128 - code for code in codes if code), 0)
+    ended = [code if code > 0 else 128 - code for code in codes if code]
+    # A failure is told rather than the SIGTERM that another rank ended with.
+    return next((code for code in ended if code != preemption.STATUS), ended[0] if ended else 0)
