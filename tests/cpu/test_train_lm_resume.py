@@ -22,19 +22,23 @@ def quickly():
         yield
 
 
-@pytest.fixture(scope="module")
-def resumed_run(lm, tmp_path_factory):
-    """(records before the kill, output of the resumed run, records after it)."""
-    out = tmp_path_factory.mktemp("killed")
-    script = [sys.executable, str(SCRIPT), *TINY, "--checkpoint-every=4", "--out", str(out)]
-    process = subprocess.Popen(
-        script,
+def _started(*flags):
+    """A tiny run in a process of its own, whose lines can be read as they come."""
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), *TINY, *flags],
         env=environment(**QUICK),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    with process:
+
+
+@pytest.fixture(scope="module")
+def resumed_run(lm, tmp_path_factory):
+    """(records before the kill, output of the resumed run, records after it)."""
+    out = tmp_path_factory.mktemp("killed")
+    flags = ["--checkpoint-every=4", f"--out={out}"]
+    with _started(*flags) as process:
         for line in process.stdout:
             step = re.match(r"step +(\d+)/", line)
             if step and int(step[1]) >= 6 and any((out / "checkpoints").glob("[0-9]")):
@@ -42,8 +46,9 @@ def resumed_run(lm, tmp_path_factory):
                 break
     assert process.returncode == -signal.SIGKILL
     before = lm.metrics.read(out / "metrics.jsonl")
+    command = [sys.executable, str(SCRIPT), *TINY, *flags, "--resume"]
     done = subprocess.run(
-        [*script, "--resume"], env=environment(**QUICK), capture_output=True, text=True, timeout=300
+        command, env=environment(**QUICK), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return before, done.stdout, lm.metrics.read(out / "metrics.jsonl")
@@ -64,14 +69,7 @@ def test_a_killed_and_resumed_run_has_every_bit_of_one_that_was_not(name, resume
 
 
 def test_sigterm_ends_a_run_with_a_checkpoint_of_the_step_it_was_in(lm, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), *TINY, "--steps=2000", f"--out={tmp_path}"],
-        env=environment(**QUICK),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    with process:
+    with _started("--steps=2000", f"--out={tmp_path}") as process:
         for line in process.stdout:
             if line.startswith("step "):
                 process.send_signal(signal.SIGTERM)
