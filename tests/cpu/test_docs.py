@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 import jax_flux
 from tests.documents import DOCUMENTS, MARKS, ROOT, all_blocks, blocks, ids, prose
+from tests.processes import free_port
 
 ROOMS = ("jax_flux", "cuda", "bazel", "tests", "examples", "benchmarks", "docs", "tools")
 SOURCES = (".py", ".cc", ".h", ".cu", ".cuh", ".bzl", ".sh")
@@ -61,9 +61,7 @@ def test_python_of_a_document_runs(path):
 def test_script_of_a_document_runs_in_several_processes(block, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(block.code)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+    coordinator = f"127.0.0.1:{free_port()}"
     env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     running = [

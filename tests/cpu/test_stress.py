@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 
@@ -17,6 +16,7 @@ import pytest
 
 import jax_flux
 from jax_flux.tools import random_calls, random_programs, stress
+from tests.processes import free_port
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
 PLAIN = random_programs.Layout((8,), ("tp",), ("tp",))
@@ -189,9 +189,7 @@ def test_bad_flags_are_refused_in_words(flags, words, capsys):
 
 @pytest.mark.timeout(240)
 def test_two_processes_hold_together_and_one_writes(tmp_path):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "jax_flux", "stress", "--rounds", "2", "--burst", "4"]
     command += ["--json", str(tmp_path / "s.json"), "--coordinator", address, "--processes", "2"]
     ranks = [

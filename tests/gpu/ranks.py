@@ -18,7 +18,6 @@ import os
 import pathlib
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tests.processes import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARED_GPU_NCCL = (2, 30)  # first NCCL that lets several ranks share one GPU
@@ -74,13 +75,6 @@ def shared_gpu_nccl() -> str | None:
         return None
     library = pathlib.Path(next(iter(spec.submodule_search_locations))) / "lib" / "libnccl.so.2"
     return str(library) if library.exists() else None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _gpus(first: int, count: int) -> str:

@@ -14,6 +14,7 @@ import pytest
 from jax_flux.tools import timeline
 from tests.gpu import ranks
 from tests.gpu.conftest import place
+from tests.processes import free_port
 
 ROLES = ("producer", "consumer")
 KINDS = {
@@ -25,7 +26,7 @@ KINDS = {
 def run(row, tmp_path, *flags, timeout_s=300):
     """Exit codes and output of both processes, and what process 0 wrote."""
     placement = place(2)
-    port = ranks.free_port()
+    port = free_port()
     command = [sys.executable, "-m", "jax_flux", "trace", row, "--plain", "--calls", "3", *flags]
     command += ["--coordinator", f"127.0.0.1:{port}", "--processes", "2"]
     children = []

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import time
@@ -15,16 +14,11 @@ import time
 import pytest
 
 from tests.multiprocess import cpu_worker
+from tests.processes import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROCESSES = 2
 DEADLINE_S = 240
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _start(port: int, rank: int, folder: pathlib.Path) -> subprocess.Popen[bytes]:
@@ -56,7 +50,7 @@ def _start(port: int, rank: int, folder: pathlib.Path) -> subprocess.Popen[bytes
 def reports(tmp_path_factory):
     """Runs both processes once; kills what is left at the deadline or once one has died."""
     folder = tmp_path_factory.mktemp("processes")
-    port = _free_port()
+    port = free_port()
     ranks = [_start(port, rank, folder) for rank in range(PROCESSES)]
     end = time.monotonic() + DEADLINE_S
     try:

@@ -15,7 +15,6 @@ import pathlib
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests.cpu.train_lm import QUICK, SCRIPT, TINY, environment, load, mesh, quick_compiler, series
+from tests.processes import free_port, own_words
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROCESSES = 2
@@ -34,32 +34,25 @@ FLAGS = [*TINY, "--steps=8", "--layers=1", "--host-devices=4", "--dp=2", "--tp=4
 SLURM_PORTS = 65535 - 2**12 + 1  # jax.distributed adds the job's number, modulo 2^12
 
 
-def _free_port(first: int = 0) -> int:
-    """A free port, from ``first`` on where that is given."""
-    for port in range(first, 65536) if first else [0]:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return probe.getsockname()[1]
-    raise AssertionError(f"no free port from {first} on")
+@contextlib.contextmanager
+def _streams(folder: pathlib.Path, rank: int):
+    """Where a process writes: its output, and the errors and warnings of all its libraries."""
+    with (folder / f"out{rank}").open("wb") as out, (folder / f"err{rank}").open("wb") as err:
+        yield out, err
 
 
 @contextlib.contextmanager
 def _started(folder: pathlib.Path, script: pathlib.Path, *flags: str):
     """The processes of a launch by hand; none outlives the block."""
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     running = []
     try:
         for rank in range(PROCESSES):
             own = [f"--coordinator={address}", f"--processes={PROCESSES}", f"--process={rank}"]
-            with (folder / f"log{rank}").open("wb") as log:
-                command = [sys.executable, str(script), *own, *flags]
+            command = [sys.executable, str(script), *own, *flags]
+            with _streams(folder, rank) as (out, err):
                 running.append(
-                    subprocess.Popen(
-                        command, env=environment(**QUICK), stdout=log, stderr=subprocess.STDOUT
-                    )
+                    subprocess.Popen(command, env=environment(**QUICK), stdout=out, stderr=err)
                 )
         yield running
     finally:
@@ -69,17 +62,22 @@ def _started(folder: pathlib.Path, script: pathlib.Path, *flags: str):
 
 
 def _by_hand(folder: pathlib.Path, script: pathlib.Path, *flags: str) -> list[str]:
-    """What each process says; fails where one ends otherwise than with 0."""
+    """What each process prints; fails where one ends otherwise than with 0."""
     with _started(folder, script, *flags) as running:
         codes = [process.wait(timeout=DEADLINE_S) for process in running]
-    assert codes == [0] * PROCESSES, _logs(folder)
-    return _logs(folder)
+    assert codes == [0] * PROCESSES, _all(folder)
+    return _printed(folder)
 
 
-def _logs(folder: pathlib.Path) -> list[str]:
-    """What each process said, gloo's greetings apart."""
-    logs = [(folder / f"log{rank}").read_text() for rank in range(PROCESSES)]
-    return [re.sub(r"^\[Gloo\] .*\n", "", log, flags=re.MULTILINE).strip() for log in logs]
+def _printed(folder: pathlib.Path) -> list[str]:
+    """What each process printed itself."""
+    return [own_words((folder / f"out{rank}").read_text()) for rank in range(PROCESSES)]
+
+
+def _all(folder: pathlib.Path) -> str:
+    """What was printed and logged, for whoever reads of a failure."""
+    paths = [folder / f"{kind}{rank}" for rank in range(PROCESSES) for kind in ("out", "err")]
+    return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')}" for path in paths)
 
 
 SRUN = """
@@ -89,10 +87,11 @@ given = json.loads(os.environ["TEST_SRUN"])
 running = []
 for rank in range(given["processes"]):
     variables = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
-    with open(given["logs"][rank], "wb") as log:
-        running.append(subprocess.Popen(
-            [*command, *given["flags"]], env=os.environ | variables, stdout=log, stderr=log
-        ))
+    with open(f"{given['folder']}/out{rank}", "wb") as out:
+        with open(f"{given['folder']}/err{rank}", "wb") as err:
+            running.append(subprocess.Popen(
+                [*command, *given["flags"]], env=os.environ | variables, stdout=out, stderr=err
+            ))
 sys.exit(max(abs(process.wait()) for process in running))
 """
 
@@ -107,8 +106,7 @@ def _by_slurm(folder: pathlib.Path) -> list[str]:
         (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {run} "$@"\n')
         (programs / name).chmod(0o755)
     (programs / "srun.py").write_text(SRUN)
-    logs = [str(folder / f"log{rank}") for rank in range(PROCESSES)]
-    job = _free_port(SLURM_PORTS + os.getpid() % 2**11) - SLURM_PORTS
+    job = free_port(SLURM_PORTS + os.getpid() % 2**11) - SLURM_PORTS
     variables = {
         **QUICK,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
@@ -117,7 +115,7 @@ def _by_slurm(folder: pathlib.Path) -> list[str]:
         "SLURM_STEP_NODELIST": "127.0.0.1",
         "SLURM_NTASKS": str(PROCESSES),
         "SLURM_STEP_NUM_NODES": "1",
-        "TEST_SRUN": json.dumps({"processes": PROCESSES, "logs": logs, "flags": FLAGS}),
+        "TEST_SRUN": json.dumps({"processes": PROCESSES, "folder": str(folder), "flags": FLAGS}),
     }
     with subprocess.Popen(
         ["bash", "-c", script], cwd=ROOT, env=environment(**variables), start_new_session=True
@@ -127,14 +125,13 @@ def _by_slurm(folder: pathlib.Path) -> list[str]:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(job_script.pid, signal.SIGKILL)
-    found = _logs(folder)
-    assert code == 0, found
-    return found
+    assert code == 0, _all(folder)
+    return _printed(folder)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """(folder, logs of a launch by hand, records, logs of its Slurm restart, records)."""
+    """(folder, what a launch by hand prints, records, what its Slurm restart prints, records)."""
     folder = tmp_path_factory.mktemp("processes")
     path = folder / "train_lm" / "metrics.jsonl"
     read = lambda: [json.loads(line) for line in path.read_text().splitlines()]
@@ -170,15 +167,15 @@ def test_sigterm_to_one_process_ends_both_after_the_same_step(tmp_path):
     with _started(tmp_path, SCRIPT, *flags) as running:
         end = time.monotonic() + DEADLINE_S
         while not (metrics.exists() and metrics.read_text()) and time.monotonic() < end:
-            assert [process.poll() for process in running] == [None] * PROCESSES, _logs(tmp_path)
+            assert [process.poll() for process in running] == [None] * PROCESSES, _all(tmp_path)
             time.sleep(0.1)
         running[1].terminate()
         codes = [process.wait(timeout=DEADLINE_S) for process in running]
-    first, second = _logs(tmp_path)
-    assert codes == [143] * PROCESSES, (first, second)
-    ended = re.search(r"SIGTERM: ended after step (\d+)", first)[1]
+    everything = _all(tmp_path)
+    assert codes == [143] * PROCESSES, everything
+    ended = re.search(r"SIGTERM: ended after step (\d+)", _printed(tmp_path)[0])[1]
     (checkpoint,) = (out / "checkpoints").iterdir()
-    assert checkpoint.name == ended and "Traceback" not in first + second
+    assert checkpoint.name == ended and "Traceback" not in everything
     written = {path.name for path in (checkpoint / "params").iterdir()}
     assert {"ocdbt.process_0", "ocdbt.process_1"} <= written
 
@@ -199,7 +196,7 @@ if rank == 1:
     os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(6)  # the notice is agreed on before anybody asks
 with preemption.notice(10) as stop:
-    print(next((step for step in range(11, 16) if stop(step)), "never"))
+    print("ended after", next((step for step in range(11, 16) if stop(step)), None))
 """
 
 
@@ -208,8 +205,8 @@ def test_sigterm_before_a_resumed_runs_first_step_ends_it_after_that_step(tmp_pa
     script.write_text(EARLY_SIGNAL.replace("EXAMPLES", repr(str(SCRIPT.parent))))
     with _started(tmp_path, script) as running:
         codes = [process.wait(timeout=DEADLINE_S) for process in running]
-    assert codes == [0] * PROCESSES, _logs(tmp_path)
-    assert [log.splitlines()[-1] for log in _logs(tmp_path)] == ["11"] * PROCESSES, _logs(tmp_path)
+    assert codes == [0] * PROCESSES, _all(tmp_path)
+    assert _printed(tmp_path) == ["ended after 11"] * PROCESSES
 
 
 def test_both_processes_wrote_their_shards(runs):

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ import pytest
 
 import jax_flux
 from jax_flux import _records
+from tests.processes import free_port, own_words
 
 PROGRAM = """
 import sys, jax
@@ -59,10 +59,8 @@ def record(fused_us):
 
 
 def launched(program, environment):
-    """What two processes of one job print; both must end well."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    """What two processes of one job print themselves; both must end well."""
+    port = free_port()
     children = []
     for process in range(2):
         env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
@@ -71,7 +69,7 @@ def launched(program, environment):
         children.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
     said = [child.communicate(timeout=120)[0] for child in children]
     assert [child.returncode for child in children] == [0, 0]
-    return said
+    return [own_words(text) for text in said]
 
 
 @pytest.mark.timeout(180)
@@ -82,7 +80,7 @@ def test_processes_compare_their_records(tmp_path, same):
         path.write_text(_records.dumps([record(1.0 if same else 1.0 + process)]))
     said = launched(PROGRAM, [{_records.VARIABLE: str(path)} for path in paths])
     if same:
-        assert said == ["agreed 1\n"] * 2
+        assert said == ["agreed 1"] * 2
         return
     told = [text for text in said if "has tuning records" in text]
     assert told, said

@@ -1,0 +1,39 @@
+# Copyright 2026 The jax_flux Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What tests that start several processes share: a port for them, and what they said themselves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+
+# Below the ports that systems hand out by themselves, so none of those lands on a chosen one
+# between the choice and its use; each process begins elsewhere and comes to a port only once.
+_PORTS = range(12_000, 28_000)
+_turn = itertools.cycle([*_PORTS[os.getpid() % 1000 * 16 :], *_PORTS[: os.getpid() % 1000 * 16]])
+
+# Gloo writes this line in pieces, and from several threads: pieces of two lines may be mixed.
+_GREETING = re.compile(
+    r"\[Gloo\] Rank | is connected to | peer ranks\. Expected number of connected peer ranks is : "
+)
+
+
+def free_port(first: int | None = None) -> int:
+    """A free TCP port of this machine, another one each time; from ``first`` on where given."""
+    ports = itertools.islice(_turn, len(_PORTS)) if first is None else range(first, 65536)
+    for port in ports:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError(f"no free port from {first or _PORTS[0]} on")
+
+
+def own_words(log: str) -> str:
+    """A process's output but for Gloo's greetings, whole or in pieces, and lines of digits."""
+    lines = [_GREETING.sub("", line) for line in log.splitlines()]
+    return "\n".join(line for line in lines if not re.fullmatch(r"[\d\s]*", line))
