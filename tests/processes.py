@@ -1,6 +1,6 @@
 # Copyright 2026 The jax_flux Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What tests that start several processes share: a port for them, and what they said themselves."""
+"""What tests share that start several processes: a port, a launch, what they said themselves."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import itertools
 import os
 import re
 import socket
+import subprocess
+from collections.abc import Mapping, Sequence
 
 # Below the ports that systems hand out by themselves, so none of those lands on a chosen one
 # between the choice and its use; each process begins elsewhere and comes to a port only once.
@@ -31,6 +33,25 @@ def free_port(first: int | None = None) -> int:
                 continue
             return port
     raise AssertionError(f"no free port from {first or _PORTS[0]} on")
+
+
+def told_by_two(
+    command: Sequence[str], env: Mapping[str, str], timeout_s: float
+) -> list[tuple[str, str]]:
+    """(output, errors) of both processes of a tool's command; fails where one ends badly."""
+    own = [*command, "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process"]
+    pipe = subprocess.PIPE
+    running = [
+        subprocess.Popen([*own, str(i)], env=env, stdout=pipe, stderr=pipe, text=True)
+        for i in range(2)
+    ]
+    try:
+        told = [process.communicate(timeout=timeout_s) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0, 0], told
+    return told
 
 
 def own_words(log: str) -> str:

@@ -12,8 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from benchmarks.gpu_report import nccl
-from jax_flux.tools import cases
+from jax_flux.tools import cases, shared_gpu
 
 LIMIT_S = 520.0  # every part is over before nine minutes
 MODELS = {"one": "one process with all GPUs", "each": "one process per GPU"}
@@ -63,7 +62,7 @@ def look() -> Machine:
     count = min(len(names), len(visible))
     taken = next((world for world in sorted(cases.WORLDS, reverse=True) if world <= count), count)
     gpus = tuple(name.strip() for name in names[:taken])
-    return Machine(gpus, nccl.sharing(), None if taken == count else ",".join(visible[:taken]))
+    return Machine(gpus, shared_gpu.nccl(), None if taken == count else ",".join(visible[:taken]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import jax
 
+from jax_flux.tools import shared_gpu
 from lm import preemption
 from lm.rules import make_folder
 
 WORLD = 2
 VARIABLE = "TRAIN_LM_RANK"  # "rank coordinator-address" in a child
-OLDEST_NCCL = (2, 30)
 GRACE_S = 30.0  # for the other rank once one has ended
 # Ranks take turns: a smaller model, and few steps.
 DEFAULTS = ("--steps=40", "--layers=4", "--d-model=1024", "--seq=1024", "--batch=8")
@@ -67,10 +67,10 @@ def choose(typed: argparse.Namespace) -> Choice:
         or typed.dp not in (None, 1)
     ):
         return Choice(None, None)
-    library = shared_gpu_nccl()
+    library = shared_gpu.nccl()
     if library is not None:
         return Choice(library, None)
-    oldest = ".".join(map(str, OLDEST_NCCL))
+    oldest = ".".join(map(str, shared_gpu.OLDEST_NCCL))
     return Choice(
         None,
         f"one GPU, so tp=1 and nothing is fused: two ranks could share it through NCCL {oldest} or"
@@ -94,23 +94,6 @@ def visible_gpus() -> int:
         return count
     named = [part.strip() for part in visible.split(",")]
     return min(count, len([part for part in named if part not in ("", "-1")]))
-
-
-def shared_gpu_nccl() -> str | None:
-    """Path of an NCCL that lets ranks share a GPU: ``JAX_FLUX_TEST_NCCL``, else the wheel's."""
-    given = os.environ.get("JAX_FLUX_TEST_NCCL")
-    if given:
-        return given
-    try:
-        version = importlib.metadata.version("nvidia-nccl-cu13")
-        wheel = importlib.util.find_spec("nvidia.nccl")
-    except (importlib.metadata.PackageNotFoundError, ModuleNotFoundError):
-        return None
-    new_enough = tuple(int(part) for part in version.split(".")[:2]) >= OLDEST_NCCL
-    if not new_enough or wheel is None or not wheel.submodule_search_locations:
-        return None
-    library = Path(next(iter(wheel.submodule_search_locations))) / "lib" / "libnccl.so.2"
-    return str(library) if library.exists() else None
 
 
 def _installed_nccl() -> str:

@@ -17,7 +17,7 @@ import pytest
 import jax_flux
 from jax_flux.tools import bench, cases, contenders, group, measure, patience
 from tests.cpu import programs
-from tests.processes import free_port
+from tests.processes import told_by_two
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
 COMMAND = (sys.executable, "-m", "jax_flux", "bench")
@@ -303,23 +303,6 @@ def test_what_was_measured_is_kept_when_a_run_is_killed(monkeypatch, tmp_path):
 
 @pytest.mark.timeout(180)
 def test_two_processes_measure_together_and_one_prints():
-    address = f"127.0.0.1:{free_port()}"
-    flags = ("--rows", "smoke+ag", "--coordinator", address, "--processes", "2", "--process")
-    ranks = [
-        subprocess.Popen(
-            [*COMMAND, *flags, str(i)],
-            env=ENV,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
-    try:
-        told = [rank.communicate(timeout=150) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], told
+    told = told_by_two([*COMMAND, "--rows", "smoke+ag"], ENV, 150)
     assert "2 x cpu" in told[0][0] and "ag-256x128x256" in told[0][0]
     assert "256x128x256" not in told[1][0] + told[1][1]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 
 import jax
@@ -16,7 +15,7 @@ import pytest
 
 import jax_flux
 from jax_flux.tools import random_calls, random_programs, stress
-from tests.processes import free_port
+from tests.processes import told_by_two
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
 PLAIN = random_programs.Layout((8,), ("tp",), ("tp",))
@@ -189,25 +188,8 @@ def test_bad_flags_are_refused_in_words(flags, words, capsys):
 
 @pytest.mark.timeout(240)
 def test_two_processes_hold_together_and_one_writes(tmp_path):
-    address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "jax_flux", "stress", "--rounds", "2", "--burst", "4"]
-    command += ["--json", str(tmp_path / "s.json"), "--coordinator", address, "--processes", "2"]
-    ranks = [
-        subprocess.Popen(
-            [*command, "--process", str(i)],
-            env=ENV,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
-    try:
-        told = [rank.communicate(timeout=200) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], told
+    told = told_by_two([*command, "--json", str(tmp_path / "s.json")], ENV, 200)
     assert "held: 2 programs" in told[0][0] and "held" not in told[1][0]
     record = json.loads((tmp_path / "s.json").read_text())
     assert record["done"] and record["failure"] is None

@@ -279,7 +279,7 @@ def test_ctrl_c_ends_the_script_without_a_traceback(tmp_path):
 
 def _choose(lm, monkeypatch, flags, gpus, nccl):
     monkeypatch.setattr(lm.ranks, "visible_gpus", lambda: gpus)
-    monkeypatch.setattr(lm.ranks, "shared_gpu_nccl", lambda: nccl)
+    monkeypatch.setattr(lm.ranks.shared_gpu, "nccl", lambda: nccl)
     return lm.ranks.choose(lm.flags.parse(flags.split(), None))
 
 

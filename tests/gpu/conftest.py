@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from jax_flux.tools import shared_gpu
 from tests.conftest import gpus
 from tests.gpu import ranks
 
@@ -22,7 +23,7 @@ def place(world: int, one_process: bool = False) -> ranks.Placement:
         return ranks.Placement(world, 1, shared=False)
     if len(gpus()) >= world:
         return ranks.Placement(world, world, shared=False)
-    if ranks.shared_gpu_nccl() is None:
+    if shared_gpu.nccl() is None:
         pytest.skip(
             f"needs {world} GPUs, or NCCL >= 2.30 to share one: install nvidia-nccl-cu13 2.30.7 or "
             "set JAX_FLUX_TEST_NCCL to its libnccl.so.2"

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.metadata
-import importlib.util
 import json
 import os
 import pathlib
@@ -26,10 +24,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax_flux.tools import shared_gpu
 from tests.processes import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SHARED_GPU_NCCL = (2, 30)  # first NCCL that lets several ranks share one GPU
 _START_S = 240.0
 
 
@@ -59,24 +57,6 @@ class RanksError(AssertionError):
     """A rank died, hung or failed where the test expected an answer; holds every rank's log."""
 
 
-def shared_gpu_nccl() -> str | None:
-    """Path of an NCCL that lets ranks share a GPU, or None. ``JAX_FLUX_TEST_NCCL`` names one."""
-    given = os.environ.get("JAX_FLUX_TEST_NCCL")
-    if given:
-        return given
-    try:
-        version = importlib.metadata.version("nvidia-nccl-cu13")
-        spec = importlib.util.find_spec("nvidia.nccl")
-    except (importlib.metadata.PackageNotFoundError, ModuleNotFoundError):
-        return None
-    if tuple(int(part) for part in version.split(".")[:2]) < SHARED_GPU_NCCL:
-        return None
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    library = pathlib.Path(next(iter(spec.submodule_search_locations))) / "lib" / "libnccl.so.2"
-    return str(library) if library.exists() else None
-
-
 def _gpus(first: int, count: int) -> str:
     """CUDA_VISIBLE_DEVICES for so many of the GPUs that this process may use."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -102,7 +82,7 @@ def environment(placement: Placement, process: int, extra: Environment) -> dict[
         "--xla_gpu_graph_min_graph_size=1"
     )
     if placement.shared:
-        library = shared_gpu_nccl()
+        library = shared_gpu.nccl()
         assert library is not None
         env["LD_PRELOAD"] = library
         env["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"

@@ -9,21 +9,22 @@ import importlib.util
 import os
 import pathlib
 
-OLDEST = (2, 30)
+OLDEST_NCCL = (2, 30)
+VARIABLE = "JAX_FLUX_TEST_NCCL"
 
 
-def sharing() -> str | None:
+def nccl() -> str | None:
     """Path of its library: ``JAX_FLUX_TEST_NCCL``, else the installed wheel's; None without."""
-    given = os.environ.get("JAX_FLUX_TEST_NCCL")
+    given = os.environ.get(VARIABLE)
     if given:
         return given
     try:
         version = importlib.metadata.version("nvidia-nccl-cu13")
-        spec = importlib.util.find_spec("nvidia.nccl")
+        wheel = importlib.util.find_spec("nvidia.nccl")
     except (importlib.metadata.PackageNotFoundError, ModuleNotFoundError):
         return None
-    new_enough = tuple(int(part) for part in version.split(".")[:2]) >= OLDEST
-    if not new_enough or spec is None or not spec.submodule_search_locations:
+    new_enough = tuple(int(part) for part in version.split(".")[:2]) >= OLDEST_NCCL
+    if not new_enough or wheel is None or not wheel.submodule_search_locations:
         return None
-    library = pathlib.Path(next(iter(spec.submodule_search_locations))) / "lib" / "libnccl.so.2"
+    library = pathlib.Path(next(iter(wheel.submodule_search_locations))) / "lib" / "libnccl.so.2"
     return str(library) if library.exists() else None
