@@ -13,8 +13,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jax_flux import _checks, errors
+from jax_flux._layers.options import precision_scope
 from jax_flux._layers.place import Kind, Place, is_explicit
-from jax_flux._layers.precision import precision_scope
 
 
 def on_mesh(

@@ -15,7 +15,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from jax_flux import _checks, _compat, _topology, errors
-from jax_flux._layers.precision import precision_name
+from jax_flux._layers import options
 
 
 class Kind(enum.Enum):
@@ -193,14 +193,13 @@ class Parallel:
             config=None,
             channel=0,
         )
-        batch = self.batch_axes
-        if batch is not None:
-            object.__setattr__(
-                self, "batch_axes", (batch,) if isinstance(batch, str) else (*batch,)
-            )
         if isinstance(self.axis, list):
             object.__setattr__(self, "axis", tuple(self.axis))
-        object.__setattr__(self, "precision", precision_name(self.layer, self.precision))
+        if self.batch_axes is not None:
+            batch = options.batch_names(self.layer, self.axis, self.batch_axes)
+            object.__setattr__(self, "batch_axes", batch)
+        precision = options.precision_name(self.layer, self.precision)
+        object.__setattr__(self, "precision", precision)
 
     def place(self, sequence_parallel: bool | None = None, *, initialising: bool = False) -> Place:
         """Local shards where the axis is bound, else global arrays on a mesh.

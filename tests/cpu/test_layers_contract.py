@@ -64,6 +64,20 @@ def test_unknown_batch_axis_lists_the_meshs(mesh):
         column(mesh=mesh, batch_axes="data")
 
 
+@pytest.mark.parametrize(
+    "batch_axes, rule",
+    [
+        (("dp", "tp"), "other axes than the layer's own"),
+        (("dp", "dp"), "An axis shards a dimension once"),
+        (3, "a tuple of names"),
+        (("dp", 3), "a tuple of names"),
+    ],
+)
+def test_batch_axes_that_cannot_be_are_refused(batch_axes, rule, mesh):
+    with raises(errors.AxisError, "ColumnParallelLinear", f"batch_axes = {batch_axes!r}", rule):
+        column(mesh=mesh, batch_axes=batch_axes)
+
+
 def test_axis_that_the_surrounding_shard_map_leaves_automatic_is_refused(mesh):
     layer = column(mesh=mesh)
     fn = jax.shard_map(layer, mesh=mesh, in_specs=P(), out_specs=P(), axis_names={"dp"})

@@ -1,6 +1,9 @@
 # Copyright 2026 The jax_flux Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The ``precision`` argument of a layer, for ops that read ``jax.default_matmul_precision``."""
+"""Arguments that all layers have: ``batch_axes``, and ``precision``.
+
+The ops read the latter as ``jax.default_matmul_precision``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,32 @@ from typing import Any
 import jax
 from jax import lax
 
-from jax_flux import errors
+from jax_flux import _topology, errors
+
+
+def batch_names(layer: str, axis: Any, batch_axes: Any) -> tuple[str, ...]:
+    """``batch_axes`` as a tuple of distinct names, none of them in ``axis``.
+
+    Raises:
+      AxisError: it is no such tuple, list or name.
+    """
+    names = (batch_axes,) if isinstance(batch_axes, str) else batch_axes
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+        rule = "batch_axes is None, a name of a mesh axis, or a tuple of names"
+    elif {*names} & {*_topology.canonical_names(layer, axis)}:
+        rule = "The batch is sharded over other axes than the layer's own"
+    elif len({*names}) < len(names):
+        rule = "An axis shards a dimension once"
+    else:
+        return tuple(names)
+    raise errors.AxisError(
+        errors.message(
+            layer,
+            f"axis = {axis!r}, batch_axes = {batch_axes!r}",
+            rule,
+            "Name each axis of data parallelism once, or leave batch_axes out for all but axis",
+        )
+    )
 
 
 def precision_name(layer: str, precision: Any) -> str | None:
