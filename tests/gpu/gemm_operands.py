@@ -64,10 +64,11 @@ class Case:
     activation: str | None = None
     dtype: str = "bfloat16"
     implementation: str = "fused"
-    tile: tuple[int, int] | None = None  # these four force the plan
+    tile: tuple[int, int] | None = None  # these five force the plan
     cluster: tuple[int, int] | None = None
     sm_margin: int | None = None
     transport: str | None = None
+    instance: str | None = None
 
     @classmethod
     def parse(cls, given: dict[str, Any]) -> Case:
@@ -80,8 +81,32 @@ class Case:
 
     @property
     def config(self) -> jax_flux.Config | None:
-        forced = jax_flux.Config(self.tile, self.cluster, self.transport, self.sm_margin)
+        forced = jax_flux.Config(
+            self.tile, self.cluster, self.transport, self.sm_margin, self.instance
+        )
         return None if forced == jax_flux.Config() else forced
+
+    def planned(self, world: int, device_kind: str) -> str:
+        """Name of the kernel that W GPUs of a kind run it with."""
+        rows = self.m if self.gathers else world * self.m
+        dimension = {"gather_axis" if self.gathers else "scatter_axis": len(self.lead)}
+        ws = [(n, self.k) if self.transpose_w else (self.k, n) for n in self.n]
+        explained = jax_flux.explain(
+            self.op,
+            (*self.lead, rows, *self.rest, self.k),
+            ws if self.gathers else ws[0],
+            self.dtype,
+            world,
+            transpose_w=self.transpose_w,
+            bias=True if self.bias else None,
+            activation=self.activation,
+            implementation="fused",
+            config=self.config,
+            device_kind=device_kind,
+            **dimension,
+        )
+        assert explained.plan is not None, explained
+        return explained.plan.instance
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ import math
 
 import pytest
 
-import jax_flux
 from tests.conftest import gpus
 from tests.gpu.gemm_operands import Case
 
@@ -65,8 +64,9 @@ CASES = {
     "rs-wide": rs(64, 4096, 64),
 }
 
-# Every other kernel of the table, which the planner takes for larger sizes only; with so few SMs
-# that each cluster has several tiles. 3 and 4 blocks of k fit the stages of shared memory at once.
+# Every other kernel of the table (tests/cpu/test_gpu_cases.py holds it to that), which the planner
+# takes for larger sizes only; with so few SMs that each cluster has several tiles. 3 and 4 blocks
+# of k fit the stages of shared memory at once.
 TALL, FLAT = {"cluster": [2, 1], "sm_margin": 64}, {"cluster": [1, 2], "sm_margin": 64}
 WIDE = {"tile": [128, 256], **TALL}
 PINGPONG = {"tile": [128, 192]}
@@ -75,21 +75,27 @@ FORCED = {
     "ag-tall-k256": ag(520, [1544, 776], 256, **PINGPONG, **TALL),
     "ag-tall-nt-k256": ag(520, 1544, 256, transpose_w=True, **PINGPONG, **TALL),
     "ag-flat-k256": ag(520, 1544, 256, **PINGPONG, **FLAT),
+    "ag-flat-nt-k192": ag(520, 1544, 192, transpose_w=True, **PINGPONG, **FLAT),
     "ag-tall-four-weights": ag(520, [776, 8, 392, 200], 256, bias=True, **PINGPONG, **TALL),
     "ag-wide-two-weights": ag(520, [264, 1000], 328, **WIDE),
     "ag-wide": ag(520, 1544, 328, **WIDE),
+    "ag-wide-nt": ag(520, [1544, 264], 328, transpose_w=True, **WIDE),
     "rs-tall-k192": rs(520, 1544, 192, **PINGPONG, **TALL),
     "rs-tall-k256": rs(520, 1544, 256, **PINGPONG, **TALL),
     "rs-tall-nt-k256": rs(520, 1544, 256, transpose_w=True, **PINGPONG, **TALL),
     "rs-flat-k256": rs(520, 1544, 256, **PINGPONG, **FLAT),
+    "rs-flat-nt-k192": rs(520, 1544, 192, transpose_w=True, **PINGPONG, **FLAT),
     "rs-wide": rs(520, 1544, 328, **WIDE),
+    "rs-wide-nt": rs(520, 1544, 328, transpose_w=True, **WIDE),
     "ag-wide-bias-silu": ag(520, 1544, 328, bias=True, activation="silu", **WIDE),
     "ag-flat-bias-gelu": ag(520, 1544, 256, bias=True, activation="gelu", **PINGPONG, **FLAT),
     "rs-wide-bias": rs(520, 1544, 328, bias=True, **WIDE),
     "rs-flat-bias": rs(520, 1544, 256, bias=True, **PINGPONG, **FLAT),
     "ag-f16-tall": ag(520, 1544, 256, dtype="float16", **PINGPONG, **TALL),
+    "ag-f16-flat": ag(520, [1544, 776], 256, dtype="float16", **PINGPONG, **FLAT),
     "ag-f16-flat-nt": ag(520, 1544, 192, transpose_w=True, dtype="float16", **PINGPONG, **FLAT),
     "rs-f16-tall": rs(520, 1544, 256, dtype="float16", **PINGPONG, **TALL),
+    "rs-f16-flat": rs(520, 1544, 256, dtype="float16", **PINGPONG, **FLAT),
     "rs-f16-flat-nt": rs(520, 1544, 192, transpose_w=True, dtype="float16", **PINGPONG, **FLAT),
 }
 
@@ -97,28 +103,51 @@ FORCED = {
 # height from 8 rows on, full and ragged, with several tiles per cluster.
 SPLIT = {"tile": [128, 128], "cluster": [1, 1], "sm_margin": 64}
 SPLIT_WIDE = {"tile": [128, 192], "cluster": [1, 1], "sm_margin": 64}
-PACKED = {
-    f"{name}-{m}-{tile['tile'][1]}": call(m, n, k, **rest, **tile)
-    for name, call in (("ag", ag), ("rs", rs))
-    for m, n, k, rest, tile in (
-        (1, 264, 136, {}, SPLIT),
-        (7, 1544, 64, dict(lead=[2]), SPLIT),
-        (8, 1544, 520, {}, SPLIT_WIDE),
-        (9, 200, 264, dict(lead=[3], bias=True), SPLIT),
-        (17, 2056, 200, dict(transpose_w=True), SPLIT),
-        (32, 1544, 1032, {}, SPLIT_WIDE),
-        (33, 776, 328, dict(rest=[1], lead=[2], transpose_w=True), SPLIT_WIDE),
-        (63, 1544, 192, dict(bias=True), SPLIT_WIDE),
-        (64, 3080, 256, {}, SPLIT),
-        (65, 1544, 264, dict(lead=[2]), SPLIT),
-        (128, 1544, 520, {}, SPLIT_WIDE),
-    )
-} | {
-    "ag-packed-silu": ag(24, [392, 136], 328, bias=True, activation="silu", **SPLIT),
-    "ag-packed-gate-up-8": ag(8, [1544, 1544], 328, **SPLIT),
-    "ag-packed-gate-up-64": ag(64, [776, 1544, 8], 264, **SPLIT_WIDE),
-}
+PACKED = (
+    {
+        f"{name}-{m}-{tile['tile'][1]}": call(m, n, k, **rest, **tile)
+        for name, call in (("ag", ag), ("rs", rs))
+        for m, n, k, rest, tile in (
+            (1, 264, 136, {}, SPLIT),
+            (7, 1544, 64, dict(lead=[2]), SPLIT),
+            (8, 1544, 520, {}, SPLIT_WIDE),
+            (9, 200, 264, dict(lead=[3], bias=True), SPLIT),
+            (17, 2056, 200, dict(transpose_w=True), SPLIT),
+            (32, 1544, 1032, {}, SPLIT_WIDE),
+            (33, 776, 328, dict(rest=[1], lead=[2], transpose_w=True), SPLIT_WIDE),
+            (63, 1544, 192, dict(bias=True), SPLIT_WIDE),
+            (64, 3080, 256, {}, SPLIT),
+            (65, 1544, 264, dict(lead=[2]), SPLIT),
+            (128, 1544, 520, {}, SPLIT_WIDE),
+        )
+    }
+    | {
+        f"{name}-whole-depth-{m}": call(m, n, k, **rest, instance=whole.format(name), sm_margin=64)
+        for name, call in (("ag", ag), ("rs", rs))
+        for m, n, k, rest in (
+            (9, 1544, 328, dict(lead=[2])),
+            (64, 1544, 192, dict(bias=True)),
+            (65, 2056, 264, {}),
+            (128, 1544, 520, {}),
+        )
+        for whole in ("sm90_bf16_nn_128x192x64_co_c2x1_s1_pack_{}",)
+    }
+    | {
+        "ag-packed-silu": ag(24, [392, 136], 328, bias=True, activation="silu", **SPLIT),
+        "ag-packed-gate-up-8": ag(8, [1544, 1544], 328, **SPLIT),
+        "ag-packed-gate-up-64": ag(64, [776, 1544, 8], 264, **SPLIT_WIDE),
+    }
+)
 
+
+# What a group of one rank runs.
+ONE_RANK = {
+    name: CASES[name]
+    for name in (
+        *("ag-129", "rs-129", "ag-three-weights", "rs-nt", "ag-bias-gelu", "rs-bias"),
+        *("ag-f16", "rs-f16-bias", "ag-f16-nt", "rs-f16-nt"),
+    )
+}
 
 # One process with all these GPUs.
 ONE_PROCESS = [pytest.param(n, marks=pytest.mark.gpus(n), id=f"tp{n}") for n in (2, 4, 8)]
@@ -154,21 +183,8 @@ def launches(cases, world):
         if not case.gathers:
             total += 1
             continue
-        plan = jax_flux.explain(
-            case.op,
-            (*case.lead, case.m, *case.rest, case.k),
-            [(n, case.k) if case.transpose_w else (case.k, n) for n in case.n],
-            case.dtype,
-            world,
-            gather_axis=len(case.lead),
-            transpose_w=case.transpose_w,
-            bias=True if case.bias else None,
-            activation=case.activation,
-            implementation="fused",
-            config=case.config,
-            device_kind=gpus()[0][0],
-        ).plan
-        total += len(case.n) if "_pack_" in plan.instance else math.ceil(len(case.n) / 4)
+        packed = "_pack_" in case.planned(world, gpus()[0][0])
+        total += len(case.n) if packed else math.ceil(len(case.n) / 4)
     return total
 
 
@@ -227,10 +243,8 @@ def test_gemms_one_process_several_gpus(pool, count):
 
 
 def test_gemms_of_one_rank_run_the_plain_kernel(pool):
-    names = ("ag-129", "rs-129", "ag-three-weights", "rs-nt", "ag-bias-gelu", "rs-bias")
-    cases = {name: CASES[name] for name in names}
-    answers = pool(1).run("sweep", cases=list(cases.values()), timeout_s=180)
-    check_sweep(answers, cases)
+    answers = pool(1).run("sweep", cases=list(ONE_RANK.values()), timeout_s=180)
+    check_sweep(answers, ONE_RANK)
 
 
 @pytest.mark.parametrize(
