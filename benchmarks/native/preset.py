@@ -19,33 +19,21 @@ and time measure overlap then, and `search` tries a grid of plans:
     python preset.py LIBRARY trace _ag --link 350 --rows 1024 --worlds 4 --json STEM
 """
 
-import argparse
-import datetime
+import functools
 import itertools
-import json
-import os
-import pathlib
-import subprocess
 import sys
-import tempfile
 
+import preset_flags
 import preset_link
+import preset_record
 import torch
 from preset_check import cases, check, check_deadline, in_child, late_cases
 from preset_rank import Library, Rank
 
-SHAPES = [  # m over all ranks, n, k
-    *((m, n, k) for m in (16, 64, 128, 256, 512) for n, k in ((6144, 12288), (12288, 6144))),
-    (1024, 6144, 12288), (8192, 6144, 12288), (1024, 12288, 6144), (8192, 12288, 6144),
-    (8192, 4096, 8192), (8192, 8192, 4096),
-]  # fmt: skip
-
-
-EPILOGUES = ("bias", "bias+relu", "bias+gelu", "bias+silu")
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
-def measure(runs, repetitions=9, inner=3):
+def measure(runs, repetitions, inner=preset_record.LAUNCHES):
     """Medians in us of every entry, interleaved. A spin ahead lets the host enqueue them all."""
     for run in runs.values():
         run()
@@ -76,103 +64,86 @@ def unfused(dtype, shape):
     }
 
 
-def time_shape(library, names, shape, worlds, plans, epilogues):
+def time_shape(library, names, shape, arguments):
+    """Medians in us by label, of cuBLAS too."""
     m, n, k = shape
     runs = {}
     for dtype in DTYPES:
         if any(f"_{dtype}_" in name for name in names):
             runs |= unfused(dtype, shape)
-    for name in names:
+    for name, world, label in preset_flags.calls(names, m, arguments.worlds):
         op = name.rsplit("_", 1)[1]
-        for world in [1] if op == "plain" else worlds:
-            if "_pack_" in name and not m // world <= 128:
+        states = {}
+        for plan in arguments.plan or [{}]:
+            who = {"transport": plan.get("transport", 0)}
+            if who["transport"] and op != "ag":
                 continue
-            label = f"{name.removeprefix('sm90_')} W{world}"
-            states = {}
-            for plan in plans or [{}]:
-                who = {"transport": plan.get("transport", 0)}
-                if who["transport"] and op != "ag":
-                    continue
-                if who["transport"] not in states:
-                    states[who["transport"]] = state = Rank(
-                        library, name, world, min(1, world - 1), 1, m // world, n, k, who
-                    )
-                    state.endless()
-                choice = " ".join(f"{key}={value}" for key, value in plan.items())
-                runs[f"{label} {choice}".strip()] = states[who["transport"]].launcher(**plan)
-            for epilogue in epilogues if op != "rs" else epilogues[:1]:
-                state = next(iter(states.values()))
-                runs[f"{label} {epilogue}"] = state.launcher(**state.epilogue(epilogue))
-    return measure(runs)
+            if who["transport"] not in states:
+                states[who["transport"]] = state = Rank(
+                    library, name, world, min(1, world - 1), 1, m // world, n, k, who
+                )
+                state.endless()
+            choice = " ".join(f"{key}={value}" for key, value in plan.items())
+            runs[f"{label} {choice}".strip()] = states[who["transport"]].launcher(**plan)
+        for epilogue in arguments.epilogues if op != "rs" else arguments.epilogues[:1]:
+            state = next(iter(states.values()))
+            runs[f"{label} {epilogue}"] = state.launcher(**state.epilogue(epilogue))
+    return measure(runs, arguments.repetitions)
 
 
-def plan_fields(text):
-    return {key: int(value) for key, value in (part.split("=") for part in text.split(","))}
+def child(arguments):
+    return lambda body: in_child(arguments.seconds, body)
 
 
-def grid_field(text):
-    key, values = text.split("=")
-    return key, [int(value) for value in values.split(",")]
+def time_unlinked(arguments):
+    """Every shape, world and instance without a link; the table, and a record of it."""
 
+    def body(shape):
+        library = Library(arguments.preset)
+        names = preset_flags.instances(arguments, library.instances())
+        medians = time_shape(library, names, shape, arguments)
+        print(f"m, n, k = {shape}")
+        for key, value in medians.items():
+            layout = "_".join(key.removeprefix("cublas ").split("_")[:2])
+            base = medians[f"cublas {layout}"]
+            print(f"  {key:45s} {value:8.1f} us  {base / value:.3f} of cuBLAS")
+        yield preset_record.row(shape, medians)
 
-def linked_rows(arguments):
-    """(op, row) of the paced tables that the flags pick."""
-    for op, rows in preset_link.ROWS.items():
-        if arguments.names and not any(f"_{op}" in name for name in arguments.names):
-            continue
-        for row in rows:
-            if not arguments.rows or row[0] in arguments.rows:
-                yield op, row
+    bodies = {str(s): functools.partial(body, s) for s in preset_flags.shapes(arguments)}
+    rows, failed = preset_record.gather(bodies, child(arguments))
+    if arguments.json and rows:
+        record = preset_record.unlinked(rows, arguments, torch, failed, preset_record.gpu())
+        preset_record.write(arguments.json, record)
+    return bool(failed)
 
 
 def time_linked(arguments):
     """Every row, world and paced instance; the table, and a record of it."""
-    wanted = [name for name in arguments.names if name not in ("_ag", "_rs")]
-    failed = []
-    with tempfile.TemporaryDirectory() as folder:
-        part = pathlib.Path(folder, "rows.jsonl")
+    wanted = preset_flags.linked_parts(arguments)
 
-        def body(world):
-            library = Library(arguments.preset)
-            for op, row in linked_rows(arguments):
-                record = preset_link.time_row(library, op, row, world, arguments.link, wanted,
-                                              arguments.repetitions)  # fmt: skip
-                with part.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
+    def body(world):
+        library = Library(arguments.preset)
+        for op, row in preset_flags.linked_rows(arguments):
+            yield preset_link.time_row(library, op, row, world, arguments.link, wanted,
+                                       arguments.repetitions)  # fmt: skip
 
-        for world in arguments.worlds:
-            failed.append(in_child(arguments.seconds, lambda world=world: body(world)))
-        records = [json.loads(line) for line in part.read_text().splitlines()]
-    peak = max(2 * r["m"] * r["n"] * r["k"] / min(r["cublas_us"], r["plain_us"]) for r in records)
-    for record in records:
-        preset_link.judge(record, peak)
-        print(*preset_link.lines(record), sep="\n")
+    bodies = {f"W {world}": functools.partial(body, world) for world in arguments.worlds}
+    rows, failed = preset_record.gather(bodies, child(arguments))
+    if not rows:
+        return bool(failed)
+    peak = max(2 * r["m"] * r["n"] * r["k"] / min(r["cublas_us"], r["plain_us"]) for r in rows)
+    for row in rows:
+        preset_link.judge(row, peak)
+        print(*preset_link.lines(row), sep="\n")
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(
-            json.dumps({**machine(arguments), "peak_tflops": peak / 1e6, "rows": records}, indent=1)
-        )
-    return any(failed)
-
-
-def machine(arguments):
-    query = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
-    command = ["nvidia-smi", "-i", "0", f"--query-gpu={query}", "--format=csv,noheader"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return {
-        "label": "emulated: one rank alone, its peers by symmetry, one link of the given rate",
-        "link_gb_per_s": arguments.link,
-        "command": " ".join(["python", "benchmarks/native/preset.py", *sys.argv[1:]]),
-        "gpu_after_the_run": dict(zip(query.split(","), said.split(", "), strict=False)),
-        "torch": torch.__version__, "cuda": torch.version.cuda,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": arguments.commit,
-        "times": f"medians in us of {arguments.repetitions} x 2 launches, all of a row in turns",
-    }  # fmt: skip
+        record = preset_record.linked(rows, arguments, torch, failed, preset_record.gpu(), peak)
+        preset_record.write(arguments.json, record)
+    return bool(failed)
 
 
 def search_linked(arguments):
-    wanted = [name for name in arguments.names if name not in ("_ag", "_rs")]
-    picked = list(linked_rows(arguments))
+    wanted = preset_flags.linked_parts(arguments)
+    picked = list(preset_flags.linked_rows(arguments))
     grid = dict(arguments.grid or [])
 
     def body(world):
@@ -195,9 +166,11 @@ def trace_linked(arguments):
 
         library = Library(arguments.preset)
         names = library.instances(paced=True, traced=True)
-        wanted = [name for name in arguments.names if name not in ("_ag", "_rs")]
+        wanted = preset_flags.linked_parts(arguments)
         plan = (arguments.plan or [{}])[0]
-        for (op, row), world in itertools.product(linked_rows(arguments), arguments.worlds):
+        for (op, row), world in itertools.product(
+            preset_flags.linked_rows(arguments), arguments.worlds
+        ):
             for name in names:
                 if name.endswith(f"_{op}") and (not wanted or any(w in name for w in wanted)):
                     trace_row(library, name, op, row, world, arguments.link, plan, arguments.json)
@@ -206,36 +179,7 @@ def trace_linked(arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("preset", metavar="library", help="libpreset.so, built by Bazel")
-    parser.add_argument("mode", choices=["check", "waits", "time", "search", "trace"])
-    parser.add_argument("names", nargs="*", help="parts of instance names; all by default")
-    parser.add_argument("--json", type=os.path.expanduser)
-    parser.add_argument("--worlds", type=int, nargs="*", default=[2, 8])
-    parser.add_argument(
-        "--plan",
-        type=plan_fields,
-        nargs="*",
-        metavar="FIELD=N[,FIELD=N]",
-        help="variants of the default plan: fields that do not move flags, and transport "
-        "(0 tma, 1 copy), copies (1: of the own shard too, before the GEMM)",
-    )
-    parser.add_argument(
-        "--epilogues",
-        choices=EPILOGUES,
-        nargs="*",
-        default=[],
-        help="also time with a bias and maybe an activation (rs: the first of these)",
-    )
-    parser.add_argument("--rows", type=int, nargs="*", help="only shapes of these m")
-    parser.add_argument("--columns", type=int, nargs="*", help="only shapes of these n")
-    parser.add_argument("--seconds", type=float, default=25)
-    parser.add_argument("--link", type=float, metavar="GB_PER_S", help="pace of an emulated link")
-    parser.add_argument("--grid", type=grid_field, nargs="*", metavar="FIELD=N,N,...",
-                        help="search: plan fields and their values")  # fmt: skip
-    parser.add_argument("--budget", type=float, default=60, help="search: seconds for all rows")
-    parser.add_argument("--repetitions", type=int, default=9, help="time --link")
-    parser.add_argument("--commit", default="unknown", help="for the record of time --link")
+    parser = preset_flags.parser(__doc__)
     arguments = parser.parse_args()
     if arguments.mode in ("search", "trace") and not arguments.link:
         parser.error(f"{arguments.mode} wants --link GB_PER_S: without a link nothing waits")
@@ -243,8 +187,8 @@ def main():
         sys.exit(search_linked(arguments))
     if arguments.mode == "trace":
         sys.exit(trace_linked(arguments))
-    if arguments.mode == "time" and arguments.link:
-        sys.exit(time_linked(arguments))
+    if arguments.mode == "time":
+        sys.exit((time_linked if arguments.link else time_unlinked)(arguments))
     if arguments.mode == "check" and arguments.link:
 
         def paced(op):
@@ -255,34 +199,8 @@ def main():
         sys.exit(bool(check(arguments.preset, arguments.names, arguments.seconds, paced, True)))
     if arguments.mode == "check":
         sys.exit(bool(check(arguments.preset, arguments.names, arguments.seconds, cases)))
-    if arguments.mode == "waits":
-        failed = check(arguments.preset, arguments.names, arguments.seconds, late_cases)
-        sys.exit(bool(failed + check_deadline(arguments.preset)))
-
-    results = []
-
-    def body(shape):
-        library = Library(arguments.preset)
-        names = [n for n in library.instances()
-                 if not arguments.names or any(w in n for w in arguments.names)]  # fmt: skip
-        medians = time_shape(
-            library, names, shape, arguments.worlds, arguments.plan, arguments.epilogues
-        )
-        print(f"m, n, k = {shape}")
-        for key, value in medians.items():
-            layout = "_".join(key.removeprefix("cublas ").split("_")[:2])
-            base = medians[f"cublas {layout}"]
-            print(f"  {key:45s} {value:8.1f} us  {base / value:.3f} of cuBLAS")
-        if arguments.json:
-            with open(arguments.json, "a") as file:
-                file.write(json.dumps({"shape": shape, "us": medians}) + "\n")
-
-    wanted = [s for s in SHAPES
-              if (not arguments.rows or s[0] in arguments.rows)
-              and (not arguments.columns or s[1] in arguments.columns)]  # fmt: skip
-    for shape in wanted:
-        results.append(in_child(arguments.seconds, lambda shape=shape: body(shape)))
-    sys.exit(any(results))
+    failed = check(arguments.preset, arguments.names, arguments.seconds, late_cases)  # waits
+    sys.exit(bool(failed + check_deadline(arguments.preset)))
 
 
 if __name__ == "__main__":

@@ -14,16 +14,8 @@ import time
 
 import torch
 from preset_rank import EPOCH, SITE, PresetCall, Rank, paced_link
+from preset_record import LAUNCHES
 
-AG_ROWS = [  # m over all ranks, n and k per rank
-    (1024, 6144, 12288), (2048, 6144, 12288), (4096, 6144, 12288), (8192, 6144, 12288),
-    (8192, 2048, 4096), (8192, 4096, 8192), (2048, 4096, 4096),
-]  # fmt: skip
-RS_ROWS = [
-    (1024, 12288, 6144), (2048, 12288, 6144), (4096, 12288, 6144), (8192, 12288, 6144),
-    (8192, 4096, 2048), (8192, 8192, 4096), (4096, 4096, 4096),
-]  # fmt: skip
-ROWS = {"ag": AG_ROWS, "rs": RS_ROWS}
 SLEEP_CYCLES = 300_000
 UP = 1 << 40  # an epoch that no call reaches
 
@@ -94,7 +86,7 @@ def plan_text(call):
     return f"raster {call.raster_group} sweep {call.sweep_segments}"
 
 
-def measure(runs, repetitions, inner=3):
+def measure(runs, repetitions, inner=LAUNCHES):
     """Samples in us of every entry (ready, run), interleaved."""
     samples = {key: [] for key in runs}
     for repetition in range(repetitions + 1):
