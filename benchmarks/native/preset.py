@@ -9,7 +9,9 @@ No link is involved: times say what the kernel costs, not what overlap gains.
 
     python preset.py LIBRARY check [INSTANCE ...]   each instance in a process of its own
     python preset.py LIBRARY waits [INSTANCE ...]   the same with peers that come late, or never
-    python preset.py LIBRARY time [--json FILE]     medians beside torch.mm in the same run
+    python preset.py LIBRARY time [PART ...]        medians beside torch.mm in the same run
+
+time writes a record with --json FILE; benchmarks/README.md has the commands of those that are kept.
 
 With --link GB_PER_S the peers' flags come at the pace of an emulated link (preset_link.py): check
 and time measure overlap then, and `search` tries a grid of plans:
@@ -168,9 +170,8 @@ def trace_linked(arguments):
         names = library.instances(paced=True, traced=True)
         wanted = preset_flags.linked_parts(arguments)
         plan = (arguments.plan or [{}])[0]
-        for (op, row), world in itertools.product(
-            preset_flags.linked_rows(arguments), arguments.worlds
-        ):
+        picked = preset_flags.linked_rows(arguments)
+        for (op, row), world in itertools.product(picked, arguments.worlds):
             for name in names:
                 if name.endswith(f"_{op}") and (not wanted or any(w in name for w in wanted)):
                     trace_row(library, name, op, row, world, arguments.link, plan, arguments.json)
@@ -183,6 +184,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.mode in ("search", "trace") and not arguments.link:
         parser.error(f"{arguments.mode} wants --link GB_PER_S: without a link nothing waits")
+    if arguments.without and (arguments.mode != "time" or arguments.link):
+        parser.error("--without is for time without --link")
     if arguments.mode == "search":
         sys.exit(search_linked(arguments))
     if arguments.mode == "trace":
