@@ -5,40 +5,29 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import pathlib
-import re
 import statistics
 
 import pytest
 
-import jax_flux
 from jax_flux import _cost
 from jax_flux._plan import Instance, Problem
+from tests.cpu import records
 
-RESULTS = pathlib.Path(jax_flux.__file__).parent.parent / "benchmarks" / "results"
 OPS = {"plain": "ag_matmul", "ag": "ag_matmul", "rs": "matmul_rs"}
-LABEL = re.compile(r"(n[nt])_(\d+)x(\d+)x64_\w\w_c(\d)x(\d)_(plain|ag|rs) W(\d)")
+
+
+def call(row, kernel, world):
+    """A record's row as (problem, instance)."""
+    fields = kernel._asdict()
+    name, op, _ = fields.pop("label"), OPS[fields.pop("op")], fields.pop("world")
+    sizes = (row["m"] // world, (row["n"],), (row["k"],), world)
+    return Problem(op, 1, *sizes, kernel.dtype, kernel.dtype), Instance(name, op, **fields)
 
 
 def preset_rows():
     """(problem, instance, measured us) of each kernel of preset mode."""
-    for row in json.loads((RESULTS / "preset_h200.json").read_text())["rows"]:
-        for label, us in row["us"].items():
-            match = LABEL.fullmatch(label)
-            if match is None:
-                assert label.startswith("cublas"), label
-                continue
-            layout, *sizes, op, world = match.groups()
-            tile_m, tile_n, cluster_m, cluster_n = map(int, sizes)
-            instance = Instance(
-                label, op, "bfloat16", layout, (tile_m, tile_n), (cluster_m, cluster_n)
-            )
-            m = row["m"] // int(world)
-            problem = Problem(
-                OPS[op], 1, m, (row["n"],), (row["k"],), int(world), "bfloat16", "bfloat16"
-            )
-            yield problem, instance, us
+    for row, kernel, us in records.timed("preset_h200"):
+        yield *call(row, kernel, kernel.world), us
 
 
 def errors(pairs):
@@ -62,17 +51,9 @@ def test_kernels_of_preset_mode_are_predicted():
 
 def paced_rows():
     """(problem, instance, measured us, cuBLAS us in the same run) behind the emulated link."""
-    for row in json.loads((RESULTS / "paced_h200.json").read_text())["rows"]:
-        world = row["world"]
-        m = row["m"] // world
-        op = OPS[row["op"]]
-        problem = Problem(op, 1, m, (row["n"],), (row["k"],), world, "bfloat16", "bfloat16")
+    for row in records.rows("paced_h200"):
         for name, us in row["instances"].items():
-            match = LABEL.fullmatch(f"{name.removeprefix('sm90_bf16_')} W{world}")
-            tile_m, tile_n, cluster_m, cluster_n = map(int, match.groups()[1:5])
-            tile, cluster = (tile_m, tile_n), (cluster_m, cluster_n)
-            instance = Instance(name, op, "bfloat16", "nn", tile, cluster)
-            yield problem, instance, us["paced_us"], row["cublas_us"]
+            yield *call(row, records.kernel(name), row["world"]), us["paced_us"], row["cublas_us"]
 
 
 def test_kernels_behind_an_emulated_link_are_predicted():
@@ -88,25 +69,13 @@ def test_kernels_behind_an_emulated_link_are_predicted():
 
 def packed_rows():
     """Of each call of few rows: (problem, {packed instance: measured us})."""
-    label = re.compile(r"bf16_nn_(\d+)x(\d+)x64_co_c(\d)x(\d)_s(\d)_pack_(ag|rs) W(\d)")
-    for row in json.loads((RESULTS / "packed_h200.json").read_text())["rows"]:
-        calls = {}
-        for name, us in row["us"].items():
-            if (match := label.fullmatch(name)) is None:
-                continue
-            *sizes, op, world = match.groups()
-            tile_m, tile_n, cluster_m, cluster_n, split = map(int, sizes)
-            tile, cluster = (tile_m, tile_n), (cluster_m, cluster_n)
-            if (cluster, split) == ((2, 1), 2):
-                continue  # never the fastest, and no longer compiled
-            instance = Instance(
-                name, OPS[op], "bfloat16", "nn", tile, cluster, split=split, packed=True
-            )
-            m = row["m"] // int(world)
-            sizes = ((row["n"],), (row["k"],), int(world))
-            problem = Problem(OPS[op], 1, m, *sizes, "bfloat16", "bfloat16")
-            calls.setdefault(problem, {})[instance] = us
-        yield from calls.items()
+    calls = {}
+    for row, kernel, us in records.timed("packed_h200"):
+        if kernel.layout == "nt" or (kernel.cluster, kernel.split) == ((2, 1), 2):
+            continue  # the latter: never the fastest, and no longer compiled
+        problem, instance = call(row, kernel, kernel.world)
+        calls.setdefault(problem, {})[instance] = us
+    yield from calls.items()
 
 
 def test_packed_kernels_are_predicted():
@@ -122,10 +91,6 @@ def test_packed_kernels_are_predicted():
     assert max(lost) < 0.02, sorted(lost)[-5:]
 
 
-def baselines():
-    return json.loads((RESULTS / "baselines_2xh200.json").read_text())["rows"]
-
-
 def gpt3(op, m):
     n, k = (6144, 12288) if op == "ag_matmul" else (12288, 6144)
     return Problem(op, 1, m // 2, (n,), (k,), 2, "bfloat16", "bfloat16")
@@ -133,7 +98,7 @@ def gpt3(op, m):
 
 def test_xla_on_two_gpus_is_predicted():
     pairs = []
-    for row in baselines():
+    for row in records.rows("baselines_2xh200"):
         pairs.append((_cost.gemm_ns(row["m"], 6144, 12288) / 1e3, row["xla_mm"]))
         for op, name in (("ag_matmul", "xla_ag_mm"), ("matmul_rs", "xla_mm_rs")):
             pairs.append((_cost.xla_ns(gpt3(op, row["m"])) / 1e3, row[name]))
