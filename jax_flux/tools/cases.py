@@ -68,7 +68,10 @@ class Case:
     def obstacle(self, world: int) -> str | None:
         """Why the row cannot run on ``world`` ranks, or None."""
         if self.kind != "ar" and self.m % world:
-            return f"m = {self.m} does not divide over {world} ranks"
+            return (
+                f"m = {self.m} does not divide over {world} ranks, and each of them has m / W "
+                f"rows: give a multiple of {world}"
+            )
         return None
 
 

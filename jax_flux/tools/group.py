@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 import socket
 import sys
 import zlib
@@ -49,6 +50,14 @@ class Group:
 
 class GroupError(Exception):
     """The devices make no group to measure; the text says why and what to do."""
+
+    status = 1  # of the tool that ends by it
+
+
+class FlagError(GroupError):
+    """A flag that these devices do not fit, which is known only when they are."""
+
+    status = 2
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -103,8 +112,16 @@ def complaint(options: argparse.Namespace) -> str | None:
         return "--coordinator, --processes and --process belong together: give all three"
     if any(given) and options.distributed:
         return "--distributed asks the cluster: leave --coordinator, --processes, --process out"
+    if all(given) and not _is_address(options.coordinator):
+        return (
+            f"--coordinator {options.coordinator!r} is no HOST:PORT: give the address of process 0 "
+            "with a port from 1 to 65535 that is free there, such as 10.0.0.1:12345"
+        )
+    if all(given) and options.processes < 1:
+        return f"--processes {options.processes}: give their number, 1 or more"
     if all(given) and not 0 <= options.process < options.processes:
-        return f"--process {options.process} is not in 0 .. {options.processes - 1}"
+        last = options.processes - 1
+        return f"--process {options.process} is not in 0 .. {last}: processes count from 0"
     if options.gpu is not None and not (all(given) or options.distributed):
         return "--gpu is for one process per GPU; one process takes all GPUs that it sees"
     if options.gpu is not None and options.gpu < 0:
@@ -112,11 +129,19 @@ def complaint(options: argparse.Namespace) -> str | None:
     return None
 
 
+def _is_address(text: str) -> bool:
+    """Whether it is HOST:PORT; an IPv6 address as host stands in brackets."""
+    host, _, port = text.rpartition(":")
+    named = re.fullmatch(r"\[[^\s\[\]]+\]|[^\s:/\[\]]+", host)
+    return bool(named and re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535)
+
+
 def join(options: argparse.Namespace) -> Group:
     """Starts JAX on the group that the flags name.
 
     Raises:
       GroupError: fewer than two devices, or devices of a kind that is not measured.
+      FlagError: a mesh or an axis size that does not fit the devices.
     """
     several = options.distributed or options.coordinator is not None
     told = _COUNT_FLAG in os.environ.get("XLA_FLAGS", "") or jax.config.jax_num_cpu_devices >= 0
@@ -133,12 +158,24 @@ def join(options: argparse.Namespace) -> Group:
             )
         try:
             jax.distributed.initialize(**own)
-        except (RuntimeError, ValueError) as error:
-            raise GroupError(f"jax.distributed did not start: {error}") from error
-    devices = jax.devices()
+        except Exception as error:  # JAX and its clusters' plug-ins document no types
+            raise GroupError(
+                f"jax.distributed did not start: {_told(error)}. Start the same command in every "
+                "process, 0 to N - 1, where process 0's address is reached"
+            ) from error
+    try:
+        devices = jax.devices()
+    except Exception as error:  # RuntimeError, or an AssertionError of JAX's own
+        raise GroupError(
+            f"JAX has no devices: {_told(error)}. `python -m jax_flux doctor` says what this "
+            "machine offers"
+        ) from error
     platform = devices[0].platform
     if platform not in ("cpu", "gpu", "cuda"):
-        raise GroupError(f"JAX runs on {platform!r}: only GPUs and CPU devices are measured")
+        raise GroupError(
+            f"JAX runs on {platform!r}: only GPUs and CPU devices are "
+            "measured. Set JAX_PLATFORMS=cuda, or JAX_PLATFORMS=cpu for a smoke run"
+        )
     if len(devices) < 2:
         raise GroupError(
             f"JAX has one device ({devices[0].device_kind}), and one rank has no peer to talk to. "
@@ -153,19 +190,30 @@ def join(options: argparse.Namespace) -> Group:
     return Group(mesh, REAL, "")
 
 
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().rstrip(":.")
+
+
 def _around(count: int, axis_size: int | None) -> dict[str, int]:
     """All devices in one group, or in groups of ``axis_size``."""
     if axis_size is None or axis_size == count:
         return {AXIS: count}
     if count % axis_size:
-        raise GroupError(f"--axis-size {axis_size} does not divide {count} devices")
+        fit = " or ".join(str(size) for size in range(2, count + 1) if count % size == 0)
+        raise FlagError(
+            f"--axis-size {axis_size} does not divide {count} devices, and every one of them "
+            f"belongs to a group of W: give {fit}"
+        )
     return {"dp": count // axis_size, AXIS: axis_size}
 
 
 def _mesh(devices: list[Any], sizes: dict[str, int]) -> jax.sharding.Mesh:
     if np.prod([*sizes.values()]) != len(devices):
         words = ",".join(f"{name}={size}" for name, size in sizes.items())
-        raise GroupError(f"--mesh {words} does not take {len(devices)} devices")
+        raise FlagError(
+            f"--mesh {words} does not take {len(devices)} devices: its sizes have to multiply to "
+            f"their number, as those of {AXIS}={len(devices)} do"
+        )
     types = (jax.sharding.AxisType.Auto,) * len(sizes)
     shaped = np.asarray(devices).reshape(tuple(sizes.values()))
     return jax.sharding.Mesh(shaped, tuple(sizes), axis_types=types)

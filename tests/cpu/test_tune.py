@@ -185,5 +185,6 @@ def test_axis_size_makes_groups_of_all_devices():
     assert group._around(8, None) == {"tp": 8}
     assert group._around(8, 8) == {"tp": 8}
     assert group._around(8, 2) == {"dp": 4, "tp": 2}
-    with pytest.raises(group.GroupError, match="--axis-size 3 does not divide 8 devices"):
+    told = "--axis-size 3 does not divide 8 devices, .*: give 2 or 4 or 8"
+    with pytest.raises(group.FlagError, match=told):
         group._around(8, 3)
