@@ -13,6 +13,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax_flux.tools import paths
+
 Record = Mapping[str, Any]
 COLUMNS = (
     "row",
@@ -168,9 +170,7 @@ def show_rich(record: Record) -> None:
 
 def write_json(record: Record, path: pathlib.Path) -> None:
     """The whole record, every repetition included; never half of it, whenever it is killed."""
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    paths.write_text(path, json.dumps(record, indent=1) + "\n")
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -251,5 +251,6 @@ def draw(record: Record, path: pathlib.Path) -> None:
     )
     keys.append(Patch(color="black", label="limit (line)"))
     figure.legend(handles=keys, fontsize=8, loc="outside right upper")
-    figure.savefig(path, dpi=150)
+    kind = path.suffix.removeprefix(".") or "png"  # the file beside it has another suffix
+    paths.write(path, lambda part: figure.savefig(part, dpi=150, format=kind))
     plt.close(figure)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_flux.tools import timeline
+from jax_flux.tools import paths, timeline
 
 Tracks = Sequence[timeline.Track]
 HEAD = ("role", "span", "us per CTA", "most", "spans", "what")
@@ -119,5 +119,6 @@ def draw(
     names = [name for name, *_ in timeline.KINDS if name in seen]
     patches = [Patch(color=COLOURS[name], label=name) for name in names]
     figure.legend(handles=patches, ncols=12, loc="outside lower center", fontsize=8)
-    figure.savefig(path, dpi=130)
+    kind = path.suffix.removeprefix(".") or "png"  # the file beside it has another suffix
+    paths.write(path, lambda part: figure.savefig(part, dpi=130, format=kind))
     plt.close(figure)
