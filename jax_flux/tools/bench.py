@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ranks = group.join(options)
     except group.GroupError as error:
         print(f"jax_flux bench: {error}.", file=sys.stderr)
-        return 1
+        return error.status
     speaks = jax.process_index() == 0
     rows = options.rows or cases.select(cases.DEFAULT_GPU if ranks.on_gpu else cases.DEFAULT_CPU)
     what = f"{len(rows)} rows" if len(rows) > 1 else rows[0].name
@@ -73,13 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def save(measured: list[dict[str, Any]], ceilings: dict[str, Any]) -> None:
         if speaks and options.json is not None:
-            report.write_json(record(measured, ceilings, "not finished"), options.json)
+            so_far, file = record(measured, ceilings, "not finished"), options.json
+            paths.told("bench", {f"--json {file}": lambda: report.write_json(so_far, file)})
 
     with _progress(len(rows) + 1, options.plain, speaks) as step:
         measured, ceilings, stopped = _measure(rows, ranks, settings, step, save)
-    if speaks:
-        _show(record(measured, ceilings, stopped), options)
-    return group.leave(0 if _good(measured, stopped) else 1, broken=stopped is not None)
+    kept = not speaks or _give(record(measured, ceilings, stopped), options)
+    good = _good(measured, stopped) and kept
+    return group.leave(0 if good else 1, broken=stopped is not None)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -134,7 +135,7 @@ def _settings(parser: argparse.ArgumentParser, options: argparse.Namespace) -> m
     if options.repeats < MIN_REPEATS:
         parser.error(f"--repeats {options.repeats}: a median wants {MIN_REPEATS} or more")
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
-        if no_file := paths.complaint(flag, path):
+        if no_file := paths.complaint(flag, path, writes=not options.process):
             parser.error(no_file)
     if options.plot is not None:
         if options.plot.suffix != ".png":
@@ -227,29 +228,43 @@ def _show_again(options: argparse.Namespace) -> int:
     try:
         record = report.read_json(options.show)
     except (OSError, ValueError) as error:
-        print(f"jax_flux bench: {options.show} is no record of bench: {error}.", file=sys.stderr)
+        what = f"is no record of bench: {error}"
+        if isinstance(error, FileNotFoundError):
+            what = "there is no such file"
+        elif isinstance(error, OSError):
+            what = f"it cannot be read: {error.strerror}"
+        print(
+            f"jax_flux bench: --show {options.show}: {what}. Name a file that bench --json wrote.",
+            file=sys.stderr,
+        )
         return 1
     options.json = None
-    _show(record, options)
-    return 0
+    return 0 if _give(record, options) else 1
 
 
-def _show(record: dict[str, Any], options: argparse.Namespace) -> None:
+def _give(record: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Prints the table and then writes the files; whether all of them came out."""
+    outputs: dict[str, Callable[[], object]] = {"the table": lambda: _show(record, options.plain)}
     if options.json is not None:
-        report.write_json(record, options.json)
+        outputs[f"--json {options.json}"] = lambda: report.write_json(record, options.json)
     if options.plot is not None:
-        report.draw(record, options.plot)
-    if not options.plain and sys.stdout.isatty():
+        outputs[f"--plot {options.plot}"] = lambda: report.draw(record, options.plot)
+    return paths.told("bench", outputs)
+
+
+def _show(record: dict[str, Any], plain: bool) -> None:
+    if not plain and sys.stdout.isatty():
         try:
             return report.show_rich(record)
         except ImportError:
             print("(pip install rich for a table with colours and a progress bar)")
-    print(report.as_text(record))
+    print(report.as_text(record), flush=True)
 
 
 _DESCRIPTION = (
     "Times ag_matmul, matmul_rs and matmul_ar against XLA's collectives (and Pallas' collective "
     "matmul), in turns and in one run: exposed communication, E = 1 - exposed here / exposed in "
     "XLA, and the fraction of the limit that this machine's measured peak and link allow. Exit "
-    "status 1 where a row did not run or its result is not XLA's, 2 for bad flags."
+    "status 1 where a row did not run, its result is not XLA's or a file was not written, 2 "
+    "for bad flags."
 )

@@ -143,20 +143,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     least = min(options.burst, 1 if options.rounds is None else options.rounds)
     if min(options.seed, options.seconds, options.round or 0) < 0 or least < 1:
         parser.error("--seed, --seconds and --round count from 0, --burst and --rounds from 1")
-    if no_file := paths.complaint("--json", options.json):
+    if no_file := paths.complaint("--json", options.json, writes=not options.process):
         parser.error(no_file)
     try:
         ranks = group.join(options)
     except group.GroupError as error:
         print(f"jax_flux stress: {error}.", file=sys.stderr)
-        return 1
+        return error.status
     speaks = jax.process_index() == 0
     sizes = options.sizes or ("full" if ranks.on_gpu else "small")
     loop = Loop(list(ranks.mesh.devices.flat), options.seed, sizes, options.burst)
     if options.mesh:
         shape = tuple(options.mesh.values())
         loop.layouts = [random_programs.Layout(shape, tuple(options.mesh), (group.AXIS,))]
-    failure, start = None, time.monotonic()
+    failure, written, start = None, True, time.monotonic()
     numbers = _numbers(options)
     for number in numbers:
         try:
@@ -174,9 +174,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.seconds and group.gather(np.float32(seconds))[0] >= options.seconds:
             break
     if speaks:
-        _write(loop, options, ranks, time.monotonic() - start, failure, done=failure is None)
         print(f"{'FAILED' if failure else 'held'}: {_sums(loop)}")
-    return group.leave(0 if failure is None else 1, broken=failure is not None)
+        seconds = time.monotonic() - start
+        written = _write(loop, options, ranks, seconds, failure, done=failure is None)
+    return group.leave(0 if failure is None and written else 1, broken=failure is not None)
 
 
 def _numbers(options: argparse.Namespace) -> Sequence[int]:
@@ -204,9 +205,9 @@ def _write(
     seconds: float,
     failure: str | None,
     done: bool,
-) -> None:
+) -> bool:
     if options.json is None:
-        return
+        return True
     record = dict(
         what="randomly mixed calls, each result checked; jax_flux/tools/stress.py",
         group=dict(devices=len(loop.devices), processes=jax.process_count(), label=ranks.label),
@@ -218,7 +219,8 @@ def _write(
         worst_error_over_allowed=round(loop.worst, 3),
         counts=dict(sorted(loop.counts.items())),
     )
-    report.write_json(record, options.json)
+    put = lambda: report.write_json(record, options.json)
+    return paths.told("stress", {f"--json {options.json}": put})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -239,5 +241,6 @@ def _parser() -> argparse.ArgumentParser:
 _DESCRIPTION = (
     "Runs programs of randomly mixed ag_matmul, matmul_rs and matmul_ar calls (sizes, dtypes, "
     "layouts, several weights, gradients, meshes), one rank being late, and checks every result. "
-    "Exit status 1 with seed, round and calls where one is wrong."
+    "Exit status 1 with seed, round and calls where one is wrong, or where the file was not "
+    "written; 2 for bad flags."
 )

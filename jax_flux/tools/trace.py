@@ -14,7 +14,7 @@ import importlib.util
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -43,9 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     _judge(parser, options)
     try:
         ranks = group.join(options)
+        if options.rank >= ranks.world:
+            last = ranks.world - 1
+            raise group.FlagError(f"--rank {options.rank}: ranks count from 0, so give 0 to {last}")
         traces, error = run(options.row, ranks, options.calls)
         tracks = {rank: timeline.decode(trace) for rank, trace in enumerate(traces)}
-    except (group.GroupError, NoTrace, timeline.TraceError, errors.FluxError) as problem:
+    except group.GroupError as problem:
+        print(f"jax_flux trace: {problem}.", file=sys.stderr)
+        return problem.status
+    except (NoTrace, timeline.TraceError, errors.FluxError) as problem:
         print(f"jax_flux trace: {problem}", file=sys.stderr)
         return 1
     except jax.errors.JaxRuntimeError as problem:
@@ -61,11 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         error_to_xla=error,
         command=shlex.join(["python", "-m", "jax_flux", "trace", *arguments]),
     )
-    write(tracks, about, options)
+    kept = write(tracks, about, options)
     wrong = not error <= WRONG
     if wrong:
         print(f"jax_flux trace: the result is {error:.2g} away from XLA's.", file=sys.stderr)
-    return int(wrong)
+    return int(wrong or not kept)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,10 +102,15 @@ def _row(text: str) -> cases.Case:
         found = cases.select(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    if len(found) != 1 or found[0].kind not in ("ag", "rs"):
+    such = "such as ag-2048x6144x12288 or rs-2048x12288x6144"
+    if len(found) != 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} names {len(found)} rows; a trace is of one call of ag_matmul or matmul_rs, "
-            "such as ag-2048x6144x12288 or rs-2048x12288x6144"
+            f"{text!r} names {len(found)} rows, and a trace is of one call: name one row, {such}"
+        )
+    if found[0].kind not in ("ag", "rs"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is a row of {found[0].op}, and kernels with timestamps are those of "
+            f"ag_matmul and matmul_rs: name a row of theirs, {such}"
         )
     return found[0]
 
@@ -113,7 +124,7 @@ def _judge(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
             continue
         if path.suffix != suffix:
             parser.error(f"{flag} {path}: end the name in {suffix}")
-        if no_file := paths.complaint(flag, path):
+        if no_file := paths.complaint(flag, path, writes=not options.process):
             parser.error(no_file)
     if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot draws with matplotlib, which is missing: pip install matplotlib")
@@ -143,7 +154,7 @@ def run(case: cases.Case, ranks: group.Group, calls: int) -> tuple[list[np.ndarr
         )
     obstacle = case.obstacle(ranks.world)
     if obstacle:
-        raise NoTrace(f"{case.name}: {obstacle}. Take an m that does.")
+        raise NoTrace(f"{case.name}: {obstacle}.")
     program, wanted, x, w = programs(case, ranks)
     for _ in range(calls):
         y, trace = jax.block_until_ready(program(x, w))
@@ -219,15 +230,21 @@ def _error(y: jax.Array, wanted: jax.Array) -> jax.Array:
 # ---- what comes out ---------------------------------------------------------------------------
 
 
-def write(tracks: Tracks, about: Mapping[str, Any], options: argparse.Namespace) -> None:
-    """The summary on stdout, and the files that the flags ask for."""
+def write(tracks: Tracks, about: Mapping[str, Any], options: argparse.Namespace) -> bool:
+    """Prints the summary and then writes the files; whether all of them came out."""
+    outputs: dict[str, Callable[[], object]] = {
+        "the table": lambda: show(tracks, about, options.plain)
+    }
     if options.json is not None:
-        options.json.write_text(json.dumps(timeline.chrome(tracks, about)) + "\n", "utf-8")
+        text = json.dumps(timeline.chrome(tracks, about)) + "\n"
+        outputs[f"--json {options.json}"] = lambda: paths.write_text(options.json, text)
     if options.plot is not None:
-        rank = min(options.rank, max(tracks))  # the title says which
-        title = f"{about['row']}, W = {about['world']}, rank {rank} ({about['label']})"
-        timeline_plot.draw(tracks[rank], title, options.plot, options.ctas)
-    show(tracks, about, options.plain)
+        title = f"{about['row']}, W = {about['world']}, rank {options.rank} ({about['label']})"
+        own = tracks[options.rank]
+        outputs[f"--plot {options.plot}"] = lambda: timeline_plot.draw(
+            own, title, options.plot, options.ctas
+        )
+    return paths.told("trace", outputs)
 
 
 def show(tracks: Tracks, about: Mapping[str, Any], plain: bool) -> None:
@@ -253,12 +270,12 @@ def show(tracks: Tracks, about: Mapping[str, Any], plain: bool) -> None:
         cells = [c.ljust(n) if at < 2 else c.rjust(n)
                  for at, (c, n) in enumerate(zip(line, widths, strict=True))]  # fmt: skip
         print("  ".join(cells).rstrip())
-    print("", *notes, sep="\n")
+    print("", *notes, sep="\n", flush=True)
 
 
 _DESCRIPTION = (
     "Runs one fused call with an instance of its kernel that writes timestamps, and says where the "
     "time of every warp role goes: waiting for peers, loading, multiplying, storing, sending. "
-    "docs/tracing.md explains the roles. Exit status 1 where nothing could be traced or the result "
-    "is not XLA's, 2 for bad flags."
+    "docs/tracing.md explains the roles. Exit status 1 where nothing could be traced, the result "
+    "is not XLA's or a file was not written, 2 for bad flags."
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         ranks = group.join(options)
     except group.GroupError as error:
-        return _stop(f"{error}.")
+        return _stop(f"{error}.", error.status)
     if not ranks.on_gpu:
         return _stop(
             "JAX runs on CPU devices, where every call takes XLA: there is no plan to measure. "
@@ -65,29 +64,37 @@ def main(argv: Sequence[str] | None = None) -> int:
             budget_s=options.budget,
         )
 
+    def kept() -> bool:
+        every = list(found.values())
+        return not speaks or paths.told("tune", {f"--out {out}": lambda: write(out, every)})
+
+    whole = True  # whether the file has every record
+
     def save(record: _records.Record) -> None:
+        nonlocal whole
         found[record.key] = record
-        if speaks:
-            write(out, list(found.values()))
+        whole = kept()
 
     broken = False
     try:
         done = tune_rows(calls, place, row_trials, say, save)
     except Stopped as stopped:
         done, broken = stopped.done, True
-    if speaks:
+    whole = whole or kept()  # there may be room by now
+    if speaks and not whole:
+        print(f"{done} of {len(calls)} rows measured. What {out} should hold:")
+        print(_records.dumps(list(found.values())), flush=True)
+    elif speaks:
         print(f"{done} of {len(calls)} rows recorded in {out}")
         if jax.process_count() > 1:
             print("Every host of a job must have the same file: copy it to the others.")
-    return group.leave(0 if done == len(calls) else 1, broken=broken)
+    return group.leave(0 if done == len(calls) and whole else 1, broken=broken)
 
 
 def write(path: pathlib.Path, records: Sequence[_records.Record]) -> None:
     """Replaces the file in one step: a reader sees the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(_records.dumps(records), encoding="utf-8")
-    scratch.replace(path)
+    paths.write_text(path, _records.dumps(records))
 
 
 def _old(path: pathlib.Path) -> list[_records.Record]:
@@ -110,9 +117,9 @@ def _place(ranks: group.Group, options: argparse.Namespace) -> Place:
     )
 
 
-def _stop(text: str) -> int:
+def _stop(text: str, status: int = 1) -> int:
     print(f"jax_flux tune: {text}", file=sys.stderr)
-    return 1
+    return status
 
 
 # ---- flags ---------------------------------------------------------------------------------------
@@ -155,8 +162,9 @@ def _judged(parser: argparse.ArgumentParser, options: argparse.Namespace) -> lis
     """Judges the flags before any device is touched; leaves through ``parser.error``."""
     if options.out is None:
         parser.error(f"--out: {_records.VARIABLE} switches the user's file off, so name one")
-    if options.out.is_dir():
-        parser.error(f"--out {options.out}: that is a folder, name a file")
+    own = not options.process  # process 0 writes
+    if no_file := paths.complaint("--out", options.out, writes=own, makes_folders=True):
+        parser.error(no_file)
     if not options.budget > 0:
         parser.error(f"--budget {options.budget}: seconds, more than 0")
     if options.batch < 1:
@@ -192,5 +200,6 @@ _DESCRIPTION = (
     "all devices, against XLA and in turns with it, checks every plan's result, and writes the "
     "fastest with both times into a file. Calls of exactly these shapes then run by it: the plan, "
     "or XLA where that was faster. With several processes the slowest one's time counts and "
-    "process 0 writes. Exit status 1 where a row has no record, 2 for bad flags."
+    "process 0 writes. Exit status 1 where a row has no record or the file was not written, 2 "
+    "for bad flags."
 )

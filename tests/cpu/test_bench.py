@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import pytest
 
 import jax_flux
-from jax_flux.tools import bench, cases, contenders, group, measure, patience
+from jax_flux.tools import bench, cases, contenders, group, measure, paths, patience
 from tests.cpu import programs
 from tests.processes import told_by_two
 
@@ -91,7 +92,8 @@ def test_sizes_follow_from_a_row(kind, x, wire):
 
 
 def test_a_row_that_does_not_divide_says_so():
-    assert "does not divide over 3" in cases.Case("ag", 16, 8, 8).obstacle(3)
+    told = cases.Case("ag", 16, 8, 8).obstacle(3)
+    assert "m = 16 does not divide over 3 ranks" in told and "give a multiple of 3" in told
     assert cases.Case("ar", 16, 8, 8).obstacle(3) is None
 
 
@@ -183,7 +185,6 @@ def test_pallas_says_why_it_does_not_run():
         (["--mesh", "tp=2,tp=2"], "is no axis"),
         (["--processes", "2"], "belong together"),
         (["--gpu", "0"], "one process takes all GPUs"),
-        (["--coordinator", "a:1", "--processes", "2", "--process", "2"], "not in 0 .. 1"),
     ],
 )
 def test_bad_flags_are_refused_in_words(flags, words, capsys):
@@ -279,11 +280,6 @@ def test_small_rows_and_gpus_need_no_patience():
         assert flop > 0 and patience.refusal(ranks, flop, "", "") is None
 
 
-def test_a_mesh_that_does_not_fit_is_refused_in_words(monkeypatch, capsys):
-    assert bench.main(["--mesh", "dp=3,tp=5"]) == 1
-    assert "--mesh dp=3,tp=5 does not take 8 devices" in capsys.readouterr().err
-
-
 def test_what_was_measured_is_kept_when_a_run_is_killed(monkeypatch, tmp_path):
     """The record on disk after each row is whole, and says that it is not finished."""
     seen = []
@@ -299,6 +295,31 @@ def test_what_was_measured_is_kept_when_a_run_is_killed(monkeypatch, tmp_path):
     assert [len(record["rows"]) for record in seen] == [1, 2]
     assert all(record["stopped"] == "not finished" for record in seen)
     assert [f.name for f in tmp_path.iterdir()] == ["b.json"]
+
+
+@pytest.mark.parametrize("broken", [None, "a row: it gave up"])
+def test_a_disk_that_fills_up_loses_no_result(broken, monkeypatch, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    left = []
+
+    def measured(rows, ranks, settings, step, save):
+        save([], {})
+        return [], {}, broken
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(bench, "_measure", measured)
+    monkeypatch.setattr(paths, "write", full)
+    leave = lambda status, broken: left.append((status, broken)) or status
+    monkeypatch.setattr(group, "leave", leave)
+    files = ["--json", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png")]
+    assert bench.main(["--plain", *files]) == 1
+    told = capsys.readouterr()
+    assert "8 x cpu" in told.out and left == [(1, broken is not None)]
+    why = "could not be written: No space left on device. Make room, or name another place."
+    assert told.err.count(f"--json {tmp_path / 'b.json'} {why}") == 2  # after a row, and at the end
+    assert told.err.count(f"--plot {tmp_path / 'b.png'} {why}") == 1
 
 
 @pytest.mark.timeout(180)

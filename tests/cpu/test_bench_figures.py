@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
-from jax_flux.tools import bench, cases, figures, group, measure, report, targets
+from jax_flux.tools import bench, cases, figures, group, measure, paths, report, targets
 from tests.cpu import programs
 
 
@@ -255,13 +258,40 @@ def test_a_record_is_shown_again_without_measuring(tmp_path, capsys, monkeypatch
     assert "NVIDIA H200" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", [None, "{", "{}", "[]"])
-def test_a_file_that_is_no_record_is_refused_in_words(tmp_path, capsys, text):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "there is no such file"),
+        ("a folder", "it cannot be read: Is a directory"),
+        ("{", "is no record of bench: Expecting"),
+        ("{}", "is no record of bench: a record has the keys"),
+        ("[]", "is no record of bench"),
+    ],
+)
+def test_a_file_that_is_no_record_is_refused_in_words(tmp_path, capsys, text, words):
     old = tmp_path / "old.json"
-    if text is not None:
+    if text == "a folder":
+        old.mkdir()
+    elif text is not None:
         old.write_text(text)
     assert bench.main(["--show", str(old)]) == 1
-    assert "is no record of bench" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"--show {old}: {words}" in told and "Errno" not in told
+    assert "Name a file that bench --json wrote." in told
+
+
+def test_a_picture_that_cannot_be_written_comes_after_the_table(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    old, drawn = tmp_path / "old.json", tmp_path / "b.png"
+    report.write_json(_record([_row(gemm=100, xla=180, jax_flux=110)], against=("xla",)), old)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(paths, "write", full)
+    assert bench.main(["--show", str(old), "--plain", "--plot", str(drawn)]) == 1
+    told = capsys.readouterr()
+    assert "ag-row" in told.out and f"--plot {drawn} could not be written: No space" in told.err
 
 
 def test_what_was_measured_survives_a_failure(monkeypatch):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import jax_flux
-from jax_flux.tools import random_calls, random_programs, stress
+from jax_flux.tools import paths, random_calls, random_programs, stress
 from tests.processes import told_by_two
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
@@ -195,6 +196,19 @@ def test_two_processes_hold_together_and_one_writes(tmp_path):
     assert record["done"] and record["failure"] is None
     assert record["counts"]["executions"] == 8
     assert record["group"] == dict(devices=2, processes=2, label="CPU devices, smoke sizes")
+
+
+def test_a_disk_that_fills_up_ends_no_run(monkeypatch, tmp_path, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(stress.Loop, "round", lambda loop, _: loop.counts.update(["rounds"]))
+    monkeypatch.setattr(paths, "write", full)
+    file = tmp_path / "s.json"
+    assert stress.main(["--rounds", "2", "--json", str(file)]) == 1
+    told = capsys.readouterr()
+    assert "held: 2 programs" in told.out
+    assert told.err.count(f"--json {file} could not be written: No space left on device") == 3
 
 
 @pytest.mark.timeout(240)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 import jax_flux
-from jax_flux.tools import cases, group, timeline, timeline_plot, trace
+from jax_flux.tools import cases, group, paths, timeline, timeline_plot, trace
 from tests.cpu import programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,7 +174,9 @@ def test_command_on_cpu_says_what_it_needs():
     ("flags", "words"),
     [
         (["gpt3"], "names 12 rows"),
-        (["ar-1024x512x512"], "a trace is of one call of ag_matmul or matmul_rs"),
+        (["ag-64x64x64,rs-64x64x64"], "a trace is of one call: name one row, such as ag-"),
+        (["ar-1024x512x512"], "'ar-1024x512x512' is a row of matmul_ar, and kernels with"),
+        (["ar-1024x512x512"], "those of ag_matmul and matmul_rs: name a row of theirs, such as"),
         (["nonsense"], "'nonsense' names no row"),
         (["--json", "trace.txt"], "--json trace.txt: end the name in .json"),
         (["--plot", "no_such_folder/t.png"], "name a file in a folder that exists"),
@@ -208,8 +211,35 @@ def test_a_call_that_fails_is_told_in_one_line(error, monkeypatch, capsys):
     assert capsys.readouterr().err == "jax_flux trace: it gave up\n"
 
 
+def test_a_rank_past_the_group_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(group, "join", lambda options: _group(2))
+    monkeypatch.setattr(trace, "run", None)
+    assert trace.main(["--rank", "2"]) == 2
+    told = "jax_flux trace: --rank 2: ranks count from 0, so give 0 to 1.\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_the_table_comes_first_and_a_full_disk_is_told(full, monkeypatch, tmp_path, capsys):
+    def no_room(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(group, "join", lambda options: _group(2))
+    monkeypatch.setattr(trace, "run", lambda *_: ([written(SPANS)] * 2, 0.0))
+    if full:
+        monkeypatch.setattr(paths, "write", no_room)
+    file = tmp_path / "t.json"
+    assert trace.main(["--plain", "--rank", "1", "--json", str(file)]) == int(full)
+    told = capsys.readouterr()
+    assert "ag-2048x6144x12288, W = 2" in told.out
+    if full:
+        assert f"--json {file} could not be written: No space left on device" in told.err
+    else:
+        assert json.loads(file.read_text())["traceEvents"]
+
+
 def test_run_refuses_a_row_that_does_not_divide():
-    with pytest.raises(trace.NoTrace, match="m = 7 does not divide over 2 ranks"):
+    with pytest.raises(trace.NoTrace, match=r"m = 7 does not divide over 2 ranks, .* of 2\.$"):
         trace.run(cases.Case("ag", 7, 64, 64), _group(2), 1)
 
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 
 import jax_flux
 from jax_flux import _cost, _plan, _records, _tuning
-from jax_flux.tools import cases, search, space, trials, tune, tuner
+from jax_flux.tools import cases, paths, search, space, trials, tune, tuner
 from jax_flux.tools.space import Candidate
 from tests.cpu.plans import AG, KERNELS, instance
 
@@ -269,6 +271,36 @@ def test_a_broken_run_leaves_without_waiting_for_its_peers(tmp_path, monkeypatch
     assert tune.main(flags) == int(breaks)
     assert left == [(int(breaks), breaks)]
     _tuning.use(None)
+
+
+@pytest.mark.parametrize("fails", [1, 9], ids=["once", "always"])
+def test_a_disk_that_fills_up_loses_no_record(fails, tmp_path, monkeypatch, capsys):
+    (record,), _ = tuned(every_kernel(310e-6))
+    left, really = [fails], paths.write
+
+    def full(*given):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(*given)
+
+    monkeypatch.setattr(tune.group, "join", lambda options: SimpleNamespace(on_gpu=True))
+    monkeypatch.setattr(tune, "_place", lambda *_: place())
+    monkeypatch.setattr(tune, "tune_rows", lambda *given: given[-1](record) or 1)
+    monkeypatch.setattr(tune.group, "leave", lambda status, broken: status)
+    monkeypatch.setattr(paths, "write", full)
+    out = tmp_path / "t.json"
+    assert tune.main(["--rows", "ag-64x64x64", "--out", str(out)]) == int(fails > 1)
+    _tuning.use(None)
+    told = capsys.readouterr()
+    assert f"--out {out} could not be written: No space left on device" in told.err
+    if fails > 1:
+        head, text = told.out.split("\n", 1)
+        assert head == f"1 of 1 rows measured. What {out} should hold:" and not out.exists()
+    else:
+        text = out.read_text()
+        assert told.out == f"1 of 1 rows recorded in {out}\n"
+    assert _records.parse(text, record.source) == [record]
 
 
 def test_records_of_shared_gpus_and_batches_are_marked():
