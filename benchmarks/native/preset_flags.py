@@ -47,8 +47,12 @@ def parser(description):
     add("names", nargs="*", help="parts of instance names; all by default")
     add("--without", nargs="*", default=[], metavar="PART",
         help="time without --link: no instance whose name has one of these parts")  # fmt: skip
-    add("--json", type=os.path.expanduser, metavar="FILE",
-        help="time: the record, written as a whole at the end")  # fmt: skip
+    add(
+        "--json",
+        type=os.path.expanduser,
+        metavar="FILE",
+        help="time: the record, written as a whole at the end; trace: the stem of its files",
+    )
     add("--commit", default="unknown", help="of the library, for the record")
     add("--worlds", type=int, nargs="*", default=[2, 8])
     add(
