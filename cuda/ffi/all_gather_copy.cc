@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 #include "cuda/ffi/stages.h"
 #include "cuda/ffi/targets.h"
+#include "cuda/runtime/watchdog.h"
 
 namespace jax_flux::ffi {
 namespace {
@@ -17,6 +19,7 @@ namespace {
 using runtime::Code;
 using runtime::Expected;
 using runtime::Format;
+using runtime::OpName;
 using runtime::Status;
 using Args = kernels::AllGatherCopyArgs;
 
@@ -33,6 +36,11 @@ Expected<Problem> Decode(const xla_ffi::AnyBuffer& x, const xla_ffi::AnyBuffer& 
                          const xla_ffi::Dictionary& attributes) {
   auto site = DecodeCallSite(kOp, attributes);
   if (!site.ok()) return site.status();
+  if (std::string_view(site.value().kernel->op) != OpName(kOp)) {
+    return Status(Code::kInvalidArgument,
+                  Format("all_gather_copy: attribute instance names %s, a kernel of %s.",
+                         site.value().kernel->name, site.value().kernel->op));
+  }
   const std::int64_t world = site.value().world;
   const auto in = x.dimensions();
   const auto out = y.dimensions();

@@ -116,6 +116,13 @@ Expected<CallSite> DecodeCallSite(protocol::Op op, const xla_ffi::Dictionary& at
       !attributes.get<std::string_view>("activation").has_value()) {
     return Invalid(op, "attribute activation is no string");
   }
+  constexpr std::int64_t kMostSms = 1 << 16;  // of any GPU, by far
+  for (const char* name : {"sm_margin", "ctas"}) {
+    const std::int64_t count = AttributeOr(attributes, name, 0);
+    if (count < 0 || count > kMostSms) {
+      return Invalid(op, Format("%s = %lld", name, static_cast<long long>(count)));
+    }
+  }
   if (site.site == 0) return Invalid(op, "site = 0 means \"no call\"");
   if (site.world < 1 || site.world > protocol::kMaxWorld) {
     return Status(Code::kInvalidArgument,

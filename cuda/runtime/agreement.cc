@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <random>
 #include <thread>
 
+#include "cuda/runtime/deadline.h"
+#include "cuda/runtime/device.h"
 #include "cuda/runtime/options.h"
 
 namespace jax_flux::runtime {
@@ -43,9 +46,10 @@ constexpr Field kFields[] = {
     {&AgreementRecord::step, "the step of the plan's start", "Restart all ranks."},
 };
 
-// Polls `event`; false when `limit_s` has passed.
-Expected<bool> Poll(cudaEvent_t event, double limit_s) {
+// Polls `event`; false when `limit_s` has passed. Says `report` once, after `warn_s`.
+Expected<bool> Poll(cudaEvent_t event, double limit_s, double warn_s, const std::string& report) {
   const auto start = std::chrono::steady_clock::now();
+  bool reported = false;
   for (int polls = 0;; ++polls) {
     const cudaError_t state = cudaEventQuery(event);
     if (state == cudaSuccess) return true;
@@ -56,6 +60,10 @@ Expected<bool> Poll(cudaEvent_t event, double limit_s) {
     }
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
     if (waited.count() > limit_s) return false;
+    if (!reported && waited.count() > warn_s) {
+      std::fprintf(stderr, "jax_flux: %s\n", report.c_str());
+      reported = true;
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(polls < 100 ? 20 : 500));
   }
 }
@@ -125,42 +133,56 @@ Status Exchange::Init() {
   return Status();
 }
 
-Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int rank, int world, cudaStream_t stream,
-                     const char* op, const AgreementRecord& mine,
+Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int device, int rank, int world,
+                     cudaStream_t stream, const char* op, const AgreementRecord& mine,
                      std::vector<AgreementRecord>* all) {
+  // Threads that start plans of two meshes at once would share the buffers.
+  std::lock_guard<std::mutex> lock(mutex_);
   const std::size_t bytes = sizeof(AgreementRecord);
+  const Options& options = Options::Get();
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(before_, stream));
-  const double limit_s = Options::Get().timeout_s;
-  auto idle = Poll(before_, limit_s);
+  auto idle = Poll(before_, options.queue_s, options.warn_s,
+                   Format("%s: rank %d of %d has waited %.1f s for the work that was enqueued "
+                          "before this call's first run. Still waiting: for up to %.0f s "
+                          "(JAX_FLUX_QUEUE_S).",
+                          op, rank, world, options.warn_s, options.queue_s));
   if (!idle.ok()) return idle.status();
   if (!idle.value()) {
     return Status(
         Code::kDeadlineExceeded,
         Format("%s: rank %d of %d waited %.0f s for the work that was enqueued before this "
-               "call's first run. A collective among it waits for a rank that is stuck or "
-               "has failed; JAX_FLUX_TIMEOUT_S sets the limit.",
-               op, rank, world, limit_s));
+               "call's first run. A collective among it may wait for a rank that is stuck or "
+               "has failed; JAX_FLUX_QUEUE_S sets the limit.",
+               op, rank, world, options.queue_s));
   }
 
+  const double limit_s = options.timeout_s;
+  const Status late(
+      Code::kDeadlineExceeded,
+      Format("%s: rank %d of %d waited %.0f s for the other ranks to start this call for the "
+             "first time. A rank is stuck, has failed, or does not run this program. "
+             "JAX_FLUX_TIMEOUT_S sets the limit.",
+             op, rank, world, limit_s));
   host_[rank] = mine;
   JAX_FLUX_RETURN_IF_CUDA_ERROR(
       cudaMemcpyAsync(device_ + rank, host_ + rank, bytes, cudaMemcpyHostToDevice, stream));
-  JAX_FLUX_RETURN_IF_ERROR(
-      nccl.Check(nccl.AllGather(device_ + rank, device_, bytes, kNcclUint8, comm, stream), comm,
-                 "ncclAllGather"));
+  // The first collective of its kind on a communicator connects the ranks before it returns.
+  const auto enqueued = WithinDeadline(limit_s, [this, &nccl, comm, device, rank, stream, bytes] {
+    ScopedDevice scoped(device);
+    return nccl.Check(nccl.AllGather(device_ + rank, device_, bytes, kNcclUint8, comm, stream),
+                      comm, "ncclAllGather");
+  });
+  if (!enqueued.has_value()) return late;
+  JAX_FLUX_RETURN_IF_ERROR(*enqueued);
   JAX_FLUX_RETURN_IF_CUDA_ERROR(
       cudaMemcpyAsync(host_, device_, bytes * world, cudaMemcpyDeviceToHost, stream));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(after_, stream));
-  auto done = Poll(after_, limit_s);
+  auto done = Poll(after_, limit_s, options.warn_s,
+                   Format("%s: rank %d of %d has waited %.1f s for the other ranks to start this "
+                          "call for the first time. Still waiting.",
+                          op, rank, world, options.warn_s));
   if (!done.ok()) return done.status();
-  if (!done.value()) {
-    return Status(
-        Code::kDeadlineExceeded,
-        Format("%s: rank %d of %d waited %.0f s for the other ranks to start this call for the "
-               "first time. A rank is stuck, has failed, or does not run this program. "
-               "JAX_FLUX_TIMEOUT_S sets the limit.",
-               op, rank, world, limit_s));
-  }
+  if (!done.value()) return late;
   all->assign(host_, host_ + world);
   return Status();
 }

@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -51,17 +52,19 @@ Expected<std::uint64_t> GpuToken();
 // Empty when all agree; else a sentence that names ranks and both values. The same on every rank.
 std::string Disagreement(const std::vector<AgreementRecord>& records, const char* op);
 
-// Buffers of one device for the exchange. One thread at a time: XLA runs a device's programs in
-// turn.
+// Buffers of one device for the exchange; one thread at a time.
 class Exchange {
  public:
   Status Init();
-  // All-gathers `mine` on XLA's communicator and stream. One deadline for what is on the stream
-  // before it, one for the exchange itself.
-  Status Run(const NcclApi& nccl, NcclComm comm, int rank, int world, cudaStream_t stream,
-             const char* op, const AgreementRecord& mine, std::vector<AgreementRecord>* all);
+  // All-gathers `mine` on XLA's communicator and stream. The device's own earlier work, which may
+  // be hours of training, has JAX_FLUX_QUEUE_S; the call into NCCL and the exchange have the
+  // deadline of a wait for a peer.
+  Status Run(const NcclApi& nccl, NcclComm comm, int device, int rank, int world,
+             cudaStream_t stream, const char* op, const AgreementRecord& mine,
+             std::vector<AgreementRecord>* all);
 
  private:
+  std::mutex mutex_;
   AgreementRecord* device_ = nullptr;  // [kMaxWorld]
   AgreementRecord* host_ = nullptr;    // [kMaxWorld], pinned
   cudaEvent_t before_ = nullptr;

@@ -3,14 +3,12 @@
 
 #include "cuda/runtime/group.h"
 
-#include <chrono>
 #include <cstring>
-#include <future>
 #include <map>
 #include <shared_mutex>
-#include <thread>
 #include <tuple>
 
+#include "cuda/runtime/deadline.h"
 #include "cuda/runtime/options.h"
 #include "cuda/runtime/rendezvous.h"
 #include "cuda/runtime/version.h"
@@ -163,7 +161,7 @@ Status Group::Agree(const PlanRequest& request, AgreementRecord* record, const S
                          rank_, world_, limit_s));
   }
   const Status ran =
-      resources_->exchange.Run(*nccl_, comm_, rank_, world_, stream, op, *record, &all);
+      resources_->exchange.Run(*nccl_, comm_, device_, rank_, world_, stream, op, *record, &all);
   if (!ran.ok()) return ran;
   token_ = all[0].group;
   local_ranks_ = 0;
@@ -183,16 +181,12 @@ Expected<Generation> Group::RegisterWithDeadline(const protocol::GenerationShape
                                                  std::uint8_t* memory) {
   // NCCL blocks in its bootstrap until every rank is here and has no deadline of its own. All were
   // here a moment ago; should one die now, this thread is given up and the call returns.
-  auto promise = std::make_shared<std::promise<Expected<Generation>>>();
-  auto future = promise->get_future();
-  std::thread([this, shape, memory, promise] {
-    ScopedDevice scoped(device_);
-    promise->set_value(Register(*nccl_, comm_, rank_, shape, memory, resources_->stream));
-  }).detach();
   const double limit_s = Options::Get().timeout_s;
-  if (future.wait_for(std::chrono::duration<double>(limit_s)) == std::future_status::ready) {
-    return future.get();
-  }
+  auto registered = WithinDeadline(limit_s, [this, shape, memory] {
+    ScopedDevice scoped(device_);
+    return Register(*nccl_, comm_, rank_, shape, memory, resources_->stream);
+  });
+  if (registered.has_value()) return *std::move(registered);
   return Status(Code::kDeadlineExceeded,
                 Format("jax_flux: rank %d of %d waited %.0f s in ncclCommWindowRegister: another "
                        "rank has failed meanwhile.",

@@ -28,6 +28,7 @@ const Options& Options::Get() {
     auto* read = new Options;
     read->warn_s = Seconds("JAX_FLUX_WARN_S", read->warn_s);
     read->timeout_s = Seconds("JAX_FLUX_TIMEOUT_S", read->timeout_s);
+    read->queue_s = Seconds("JAX_FLUX_QUEUE_S", read->queue_s);
     read->grace_s = Seconds("JAX_FLUX_GRACE_S", read->grace_s);
     return read;
   }();

@@ -3,12 +3,15 @@
 //
 // What the runtime decides and says without a GPU: growth, agreement, versions, sentences.
 #include <atomic>
+#include <future>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "cuda/protocol/record.h"
 #include "cuda/runtime/agreement.h"
+#include "cuda/runtime/deadline.h"
 #include "cuda/runtime/group.h"
 #include "cuda/runtime/nccl_api.h"
 #include "cuda/runtime/rendezvous.h"
@@ -147,6 +150,21 @@ void LocalRanksMeetStepByStepAndGiveUpInTime() {
   CHECK(!runtime::Meet({3, 4, 5}, 2, 0.05), "a rank that does not come");
 }
 
+void WorkThatTakesTooLongIsGivenUp() {
+  CHECK_EQ(runtime::WithinDeadline(60, [] { return 7; }).value(), 7, "work in time");
+  auto go_on = std::make_shared<std::promise<void>>();
+  auto ended = std::make_shared<std::promise<void>>();
+  auto end = ended->get_future();
+  const auto late = runtime::WithinDeadline(0.05, [go_on, ended] {
+    go_on->get_future().wait();
+    ended->set_value();
+    return 7;
+  });
+  CHECK(!late.has_value(), "work that never ends");
+  go_on->set_value();
+  end.wait();  // what was given up may still end, and touches nothing of its caller
+}
+
 }  // namespace
 }  // namespace jax_flux
 
@@ -157,5 +175,6 @@ int main() {
   jax_flux::SentencesNameOpRankPeerAndRemedy();
   jax_flux::APlanThatOutgrowsItsWorkspaceIsRefused();
   jax_flux::LocalRanksMeetStepByStepAndGiveUpInTime();
+  jax_flux::WorkThatTakesTooLongIsGivenUp();
   return 0;
 }
