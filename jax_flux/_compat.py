@@ -179,7 +179,11 @@ def _new_aval(like: Any, shape: tuple[int, ...], dtype: Any, manual: frozenset[s
 def define_lowering(
     primitive: _core.Primitive, rule: Callable[..., Any], platform: str | None = None
 ) -> None:
-    _mlir.register_lowering(primitive, rule, platform=platform)
+    """Registers ``rule``, to be run for every equation.
+
+    JAX would share one lowering among equal equations, and `next_call` give them one number.
+    """
+    _mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
 
 
 def define_batching(primitive: _core.Primitive, rule: Callable[..., Any]) -> None:
@@ -202,12 +206,14 @@ def lower_function(fun: Callable[..., Any]) -> Callable[..., Any]:
     return _mlir.lower_fun(fun, multiple_results=True)
 
 
-def next_call_ordinal(ctx: LoweringContext) -> int:
-    """A number for this custom call that is the same on every rank lowering the same program.
+def next_call(ctx: LoweringContext) -> tuple[str, int]:
+    """Program and number of this custom call: the same on every rank that lowers the same program.
 
-    Relies on: ``ModuleContext.new_channel`` counts per module, whatever was lowered before.
+    Relies on: ``ModuleContext.new_channel`` counts per module, whatever was lowered before; a
+    module is named after the jitted function.
     """
-    return int(ctx.module_context.new_channel())
+    module = ctx.module_context
+    return str(module.module.operation.attributes["sym_name"]), int(module.new_channel())
 
 
 def set_frontend_attributes(op: Any, attributes: dict[str, str]) -> None:

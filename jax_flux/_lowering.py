@@ -10,9 +10,9 @@ add ``transpose_w``, the plan's numbers, `NUMBERS` of _config.py (0: the library
 epilogue ``biases`` (bit i: result i has a bias, which follows the weights in their order) and
 ``activation`` (string). Operands and results are row-major in the primitives' canonical shapes.
 
-Invariant: the attributes are equal on all ranks. ``site`` hashes the plan and the call's ordinal
-in the module being lowered, so it does not depend on what a rank traced before. Several equations
-that JAX lowers through one cached function share a site; they run in program order on every rank.
+Invariant: the attributes are equal on all ranks. ``site`` hashes the plan, the program's name and
+the call's number in it, so it does not depend on what a rank traced before, and ranks that are at
+different calls can tell. One equation has one site, however often a loop or a function runs it.
 Route: _primitives.py -> here -> cuda/ffi/<op>.cc.
 """
 
@@ -217,8 +217,8 @@ def _call(
         )
     groups = _topology.groups(names, sizes, params["axis_name"])
     assert groups.shape[1] == params["world"], (groups.shape, params["world"])
-    ordinal = _compat.next_call_ordinal(ctx)
-    told = attributes(groups, problem, plan, params["channel"], ordinal, params.get("transpose_w"))
+    call = _compat.next_call(ctx)
+    told = attributes(groups, problem, plan, params["channel"], call, params.get("transpose_w"))
     hints = {"latency_metadata": str(plan.expected_ns)}
     return _compat.ffi_custom_call(ctx, f"jax_flux_{op}_v1", operands, told, hints)
 
@@ -228,17 +228,17 @@ def attributes(
     problem: _plan.Problem,
     plan: _plan.Plan,
     channel: int,
-    ordinal: int,
+    call: tuple[str, int],
     transpose_w: bool | None,
 ) -> dict[str, Any]:
-    """Attributes of the program's call number ``ordinal``; ``transpose_w`` is None for no GEMM."""
+    """Attributes of ``call``, program and number; ``transpose_w`` is None without a GEMM."""
     digest = _tuning.active().digest
     agreed = _plan.plan_hash(problem, plan, channel, digest)
     told: dict[str, Any] = dict(
         groups=groups.reshape(-1),
         world=np.int64(groups.shape[1]),
         channel=np.int64(channel),
-        site=np.int64(_plan.hash63(agreed, ordinal)),
+        site=np.int64(_plan.hash63(agreed, *call)),
         plan_hash=np.int64(agreed),
         tuning_digest=np.int64(_plan.hash63(digest)),
         instance=plan.instance,

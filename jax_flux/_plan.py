@@ -42,6 +42,7 @@ PREFER = "fused where supported"  # internal: the backward of a call that demand
 FUSED_DEVICES = ("H100", "H200", "H800", "GH200")
 TMA_ALIGN_BYTES = 16
 MAX_WORLD = 8  # cuda/protocol/base.h, kMaxWorld: one NVLink domain
+MOST_BIASES = 63  # bits of an int64 attribute
 
 
 def is_cuda(platform: str | None, device_kind: str | None) -> bool:
@@ -217,6 +218,8 @@ def _structural_limit(p: Problem) -> str | None:
         return f"dtype {p.dtype} is not one of {', '.join(FUSED_DTYPES)}"
     if p.out_dtype != p.dtype:
         return f"the output dtype {p.out_dtype} is not the operands' {p.dtype}"
+    if len(p.biases) > MOST_BIASES:
+        return f"{len(p.biases)} weights with biases are more than the {MOST_BIASES} of one call"
     unit = TMA_ALIGN_BYTES // 2
     for name, size in (("k", sum(p.k)), *(("n", n) for n in p.n)):
         if size % unit:

@@ -9,6 +9,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import jax_flux
@@ -119,9 +120,34 @@ def test_call_sites_differ_within_a_program_and_agree_between_traces(kernels, me
     first = trace()
     cuda_text(fn, x, w)  # another program in between changes nothing
     assert first == trace()
-    # Equal equations share one cached lowering, and with it a site: they run in program order.
-    assert [row["plan_hash"] for row in first].count(first[0]["plan_hash"]) == 2
-    assert len({row["site"] for row in first}) == len({row["plan_hash"] for row in first}) == 2
+    assert len({row["plan_hash"] for row in first}) == 2
+    assert len({row["site"] for row in first}) == len(first) == 3
+
+
+def test_programs_and_branches_have_call_sites_of_their_own(kernels, mesh):
+    """Else ranks in different order would multiply each other's shards without a word."""
+    fn, x, w = call(mesh, jnp.bfloat16, n=64)
+
+    def train_step(x, w):
+        return fn(x, w) * 2
+
+    def eval_step(x, w):
+        return fn(x - 1, w)
+
+    def branches(x, w):
+        own = lambda x, w: jax_flux.ag_matmul(x, w, axis_name="tp")
+        first = lax.axis_index("tp") > 1
+        return lax.cond(first, lambda: own(x, w), lambda: own(-x, w) * 3)
+
+    specs = dict(in_specs=(P("tp"), P(None, "tp")), out_specs=P(None, "tp"))
+    programs_ = (train_step, eval_step, jax.shard_map(branches, mesh=mesh, **specs))
+    rows = [
+        row
+        for program in programs_
+        for row in attributes(cuda_text(program, x, w), "jax_flux_ag_matmul_v1")
+    ]
+    assert len({row["plan_hash"] for row in rows}) == 1
+    assert len({row["site"] for row in rows}) == len(rows) == 4
 
 
 def abstract(implementation):

@@ -40,6 +40,7 @@ def test_plan_supported_problem_runs_fused():
         (dict(problem=but(dtype="bfloat16 and float32")), "dtype bfloat16 and float32", True),
         (dict(problem=but(out_dtype="float32")), "output dtype float32", True),
         (dict(problem=but(n=(512, 1001))), "n = 1001 is not a multiple of 8", True),
+        (dict(problem=but(n=(8,) * 64, biases=(True,) * 64)), "64 weights with biases", True),
         (dict(problem=but(m=63)), "63 rows per rank are fewer than 64", False),
         (dict(problem=but(return_gathered=True)), "expected to lose: about", False),
         (dict(platform=None, device_kind=None), "does not say what devices", False),
