@@ -222,7 +222,7 @@ def main(argv=None):
         ranks = group.join(options)
     except group.GroupError as error:
         print(f"block: {error}.", file=sys.stderr)
-        return 1
+        return error.status
     long = patience.refusal(ranks, flop(options, options.repeats), "the block", SMALL)
     if long and not options.slow:
         if jax.process_index() == 0:
@@ -242,10 +242,12 @@ def main(argv=None):
         contenders=entries,
     )
     if jax.process_index() == 0:
-        if options.json:
-            report.write_json(record, options.json)
         print(words(record))
-    return int(any(entry.get("wrong", False) for entry in entries.values()))
+    outputs = {}
+    if options.json and jax.process_index() == 0:
+        outputs[f"--json {options.json}"] = lambda: report.write_json(record, options.json)
+    written = paths.told("block", outputs)
+    return int(not written or any(entry.get("wrong", False) for entry in entries.values()))
 
 
 if __name__ == "__main__":

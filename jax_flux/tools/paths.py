@@ -49,7 +49,7 @@ def complaint(
         if file.exists() and not file.is_file():
             return f"{given}: that is a device or a pipe, which the file would replace; name a file"
         if writes:
-            with _beside(folder / file.name) as trial:
+            with _beside((folder / file.name).resolve()) as trial:
                 trial.write_bytes(b"\n")  # a full disk takes the name and refuses the byte
     except OSError as error:
         return (
@@ -62,12 +62,15 @@ def complaint(
 def write(file: pathlib.Path, put: Callable[[pathlib.Path], object]) -> None:
     """Replaces ``file`` in one step by what ``put`` writes: a reader sees the old or the new.
 
+    A link stays one; the file that it points to is replaced.
+
     Raises:
       OSError: it cannot be written; an old file stays as it is.
     """
-    with _beside(file) as part:
+    target = file.resolve()
+    with _beside(target) as part:
         put(part)
-        part.replace(file)
+        part.replace(target)
 
 
 def write_text(file: pathlib.Path, text: str) -> None:

@@ -181,3 +181,13 @@ def test_one_output_that_fails_does_not_stop_the_next(tmp_path, capsys):
         "jax_flux bench: --json a could not be written: No such file or directory. "
         "Make room, or name another place.\n"
     )
+
+
+def test_a_linked_file_is_replaced_where_it_lies(tmp_path):
+    (tmp_path / "kept").mkdir()
+    link = tmp_path / "record.json"
+    link.symlink_to(tmp_path / "kept" / "record.json")
+    assert paths.complaint("--json", link) is None
+    paths.write_text(link, "new")
+    assert link.is_symlink() and (tmp_path / "kept" / "record.json").read_text() == "new"
+    assert [file.name for file in (tmp_path / "kept").iterdir()] == ["record.json"]
