@@ -9,6 +9,7 @@ search.py (which plans, in which order) -> trials.py (right? how fast?) -> jax_f
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import pathlib
 import sys
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say: Say = (lambda text: print(text, file=sys.stderr, flush=True)) if speaks else lambda _: None
     if place.shared:
         say(f"ranks share a GPU: dispatch obeys such records only with {_tuning.SHARED_VARIABLE}=1")
-    found = {record.key: record for record in old}
+    file = _File(out, {record.key: record for record in old}, speaks)
 
     def row_trials(call: Call) -> RowTrials:
         return trials.Trials(
@@ -64,31 +65,39 @@ def main(argv: Sequence[str] | None = None) -> int:
             budget_s=options.budget,
         )
 
-    def kept() -> bool:
-        every = list(found.values())
-        return not speaks or paths.told("tune", {f"--out {out}": lambda: write(out, every)})
-
-    whole = True  # whether the file has every record
-
-    def save(record: _records.Record) -> None:
-        nonlocal whole
-        found[record.key] = record
-        whole = kept()
-
     broken = False
     try:
-        done = tune_rows(calls, place, row_trials, say, save)
+        done = tune_rows(calls, place, row_trials, say, file.save)
     except Stopped as stopped:
         done, broken = stopped.done, True
-    whole = whole or kept()  # there may be room by now
-    if speaks and not whole:
+    if not file.whole:
+        file.write()  # there may be room by now
+    if speaks and not file.whole:
         print(f"{done} of {len(calls)} rows measured. What {out} should hold:")
-        print(_records.dumps(list(found.values())), flush=True)
+        print(_records.dumps(list(file.records.values())), flush=True)
     elif speaks:
         print(f"{done} of {len(calls)} rows recorded in {out}")
         if jax.process_count() > 1:
             print("Every host of a job must have the same file: copy it to the others.")
-    return group.leave(0 if done == len(calls) and whole else 1, broken=broken)
+    return group.leave(0 if done == len(calls) and file.whole else 1, broken=broken)
+
+
+@dataclasses.dataclass
+class _File:
+    """The records that ``path`` shall hold; ``whole`` while it holds them all."""
+
+    path: pathlib.Path
+    records: dict[_records.Key, _records.Record]
+    speaks: bool  # whether this process writes
+    whole: bool = True
+
+    def save(self, record: _records.Record) -> None:
+        self.records[record.key] = record
+        self.write()
+
+    def write(self) -> None:
+        put = lambda: write(self.path, list(self.records.values()))
+        self.whole = not self.speaks or paths.told("tune", {f"--out {self.path}": put})
 
 
 def write(path: pathlib.Path, records: Sequence[_records.Record]) -> None:
