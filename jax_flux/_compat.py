@@ -9,6 +9,7 @@ here and nowhere else.
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -181,7 +182,7 @@ def define_lowering(
 ) -> None:
     """Registers ``rule``, to be run for every equation.
 
-    JAX would share one lowering among equal equations, and `next_call` give them one number.
+    JAX would share one lowering among equal equations, in whatever branch (`call_place`).
     """
     _mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
 
@@ -206,14 +207,26 @@ def lower_function(fun: Callable[..., Any]) -> Callable[..., Any]:
     return _mlir.lower_fun(fun, multiple_results=True)
 
 
-def next_call(ctx: LoweringContext) -> tuple[str, int]:
-    """Program and number of this custom call: the same on every rank that lowers the same program.
+_CONTROL_FLOW = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while"})
+_branches: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()
 
-    Relies on: ``ModuleContext.new_channel`` counts per module, whatever was lowered before; a
-    module is named after the jitted function.
+
+def call_place(ctx: LoweringContext) -> tuple[str, int]:
+    """Program of the custom call, and branch or loop body: equal on ranks that lower one program.
+
+    The latter are numbered as they come; 0 is none, up to the function: XLA inlines functions and
+    merges equal calls of them, which must not differ. Relies on: a module is named after the jitted
+    function, and no block is erased while the module is built.
     """
-    module = ctx.module_context
-    return str(module.module.operation.attributes["sym_name"]), int(module.new_channel())
+    module = ctx.module_context.module
+    name = str(module.operation.attributes["sym_name"])
+    block = _ir.InsertionPoint.current.block
+    while (owner := block.owner.operation).name not in _CONTROL_FLOW:
+        if owner.name == "func.func":
+            return name, 0
+        block = owner.block
+    numbers = _branches.setdefault(module, {})
+    return name, numbers.setdefault(block, 1 + len(numbers))
 
 
 def set_frontend_attributes(op: Any, attributes: dict[str, str]) -> None:

@@ -11,8 +11,9 @@ epilogue ``biases`` (bit i: result i has a bias, which follows the weights in th
 ``activation`` (string). Operands and results are row-major in the primitives' canonical shapes.
 
 Invariant: the attributes are equal on all ranks. ``site`` hashes the plan, the program's name and
-the call's number in it, so it does not depend on what a rank traced before, and ranks that are at
-different calls can tell. One equation has one site, however often a loop or a function runs it.
+the branch or loop body in it, so it does not depend on what a rank traced before, and ranks in
+different programs or branches can tell. Other calls of equal plans share a site, and XLA may merge
+them; so do those in a function that JAX lowers once for several branches.
 Route: _primitives.py -> here -> cuda/ffi/<op>.cc.
 """
 
@@ -217,8 +218,8 @@ def _call(
         )
     groups = _topology.groups(names, sizes, params["axis_name"])
     assert groups.shape[1] == params["world"], (groups.shape, params["world"])
-    call = _compat.next_call(ctx)
-    told = attributes(groups, problem, plan, params["channel"], call, params.get("transpose_w"))
+    place = _compat.call_place(ctx)
+    told = attributes(groups, problem, plan, params["channel"], place, params.get("transpose_w"))
     hints = {"latency_metadata": str(plan.expected_ns)}
     return _compat.ffi_custom_call(ctx, f"jax_flux_{op}_v1", operands, told, hints)
 
@@ -228,17 +229,17 @@ def attributes(
     problem: _plan.Problem,
     plan: _plan.Plan,
     channel: int,
-    call: tuple[str, int],
+    place: tuple[str, int],
     transpose_w: bool | None,
 ) -> dict[str, Any]:
-    """Attributes of ``call``, program and number; ``transpose_w`` is None without a GEMM."""
+    """Attributes of a call in ``place``; ``transpose_w`` is None without a GEMM."""
     digest = _tuning.active().digest
     agreed = _plan.plan_hash(problem, plan, channel, digest)
     told: dict[str, Any] = dict(
         groups=groups.reshape(-1),
         world=np.int64(groups.shape[1]),
         channel=np.int64(channel),
-        site=np.int64(_plan.hash63(agreed, *call)),
+        site=np.int64(_plan.hash63(agreed, *place)),
         plan_hash=np.int64(agreed),
         tuning_digest=np.int64(_plan.hash63(digest)),
         instance=plan.instance,

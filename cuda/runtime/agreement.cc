@@ -166,21 +166,27 @@ Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int device, int rank, i
   host_[rank] = mine;
   JAX_FLUX_RETURN_IF_CUDA_ERROR(
       cudaMemcpyAsync(device_ + rank, host_ + rank, bytes, cudaMemcpyHostToDevice, stream));
+  const std::string report = Format(
+      "%s: rank %d of %d has waited %.1f s for the other ranks to start this call for the "
+      "first time. Still waiting.",
+      op, rank, world, options.warn_s);
   // The first collective of its kind on a communicator connects the ranks before it returns.
-  const auto enqueued = WithinDeadline(limit_s, [this, &nccl, comm, device, rank, stream, bytes] {
+  const auto all_gather = [this, &nccl, comm, device, rank, stream, bytes] {
     ScopedDevice scoped(device);
     return nccl.Check(nccl.AllGather(device_ + rank, device_, bytes, kNcclUint8, comm, stream),
                       comm, "ncclAllGather");
+  };
+  const auto start = std::chrono::steady_clock::now();
+  const auto enqueued = WithinDeadline(limit_s, all_gather, options.warn_s, [&report] {
+    std::fprintf(stderr, "jax_flux: %s\n", report.c_str());
   });
   if (!enqueued.has_value()) return late;
   JAX_FLUX_RETURN_IF_ERROR(*enqueued);
+  const std::chrono::duration<double> connecting = std::chrono::steady_clock::now() - start;
   JAX_FLUX_RETURN_IF_CUDA_ERROR(
       cudaMemcpyAsync(host_, device_, bytes * world, cudaMemcpyDeviceToHost, stream));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(after_, stream));
-  auto done = Poll(after_, limit_s, options.warn_s,
-                   Format("%s: rank %d of %d has waited %.1f s for the other ranks to start this "
-                          "call for the first time. Still waiting.",
-                          op, rank, world, options.warn_s));
+  auto done = Poll(after_, limit_s - connecting.count(), options.warn_s, report);
   if (!done.ok()) return done.status();
   if (!done.value()) return late;
   all->assign(host_, host_ + world);

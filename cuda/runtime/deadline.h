@@ -9,21 +9,32 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <thread>
-#include <utility>
 
 namespace jax_flux::runtime {
 
-// What `work()` returns, on a thread of its own; nothing where it takes longer than `limit_s`. That
-// thread is given up, not ended: `work` holds by value, or outlives the process, all that it
-// touches.
-template <typename Work>
-auto WithinDeadline(double limit_s, Work work) -> std::optional<decltype(work())> {
+// What `work()` returns, on a thread of its own; nothing where it takes longer than `limit_s`, and
+// a call of `late` once it takes longer than `warn_s`. That thread is given up, not ended: `work`
+// holds by value, or outlives the process, all that it touches.
+template <typename Work, typename Late>
+auto WithinDeadline(double limit_s, Work work, double warn_s, const Late& late)
+    -> std::optional<decltype(work())> {
   auto promise = std::make_shared<std::promise<decltype(work())>>();
   auto future = promise->get_future();
-  std::thread([promise, work = std::move(work)] { promise->set_value(work()); }).detach();
-  const std::chrono::duration<double> limit(limit_s);
-  if (future.wait_for(limit) != std::future_status::ready) return std::nullopt;
+  const auto start = std::chrono::steady_clock::now();
+  const auto ready = [&](double seconds) {
+    const std::chrono::duration<double> wait(seconds);
+    return future.wait_until(start + std::chrono::duration_cast<std::chrono::nanoseconds>(wait)) ==
+           std::future_status::ready;
+  };
+  try {
+    std::thread([promise, work] { promise->set_value(work()); }).detach();
+  } catch (const std::system_error&) {  // no thread to be had: without a deadline, then
+    return work();
+  }
+  if (warn_s < limit_s && !ready(warn_s)) late();
+  if (!ready(limit_s)) return std::nullopt;
   return future.get();
 }
 

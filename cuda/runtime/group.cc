@@ -3,6 +3,7 @@
 
 #include "cuda/runtime/group.h"
 
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <shared_mutex>
@@ -182,9 +183,16 @@ Expected<Generation> Group::RegisterWithDeadline(const protocol::GenerationShape
   // NCCL blocks in its bootstrap until every rank is here and has no deadline of its own. All were
   // here a moment ago; should one die now, this thread is given up and the call returns.
   const double limit_s = Options::Get().timeout_s;
-  auto registered = WithinDeadline(limit_s, [this, shape, memory] {
+  const auto work = [this, shape, memory] {
     ScopedDevice scoped(device_);
     return Register(*nccl_, comm_, rank_, shape, memory, resources_->stream);
+  };
+  const double warn_s = Options::Get().warn_s;
+  auto registered = WithinDeadline(limit_s, work, warn_s, [this, warn_s] {
+    std::fprintf(stderr,
+                 "jax_flux: rank %d of %d has waited %.1f s in ncclCommWindowRegister. Still "
+                 "waiting for the other ranks.\n",
+                 rank_, world_, warn_s);
   });
   if (registered.has_value()) return *std::move(registered);
   return Status(Code::kDeadlineExceeded,

@@ -218,7 +218,7 @@ def call_site(case: cases.Case, ranks: group.Group) -> tuple[str, dict[str, Any]
     axes = ranks.mesh.shape
     groups = _topology.groups(tuple(axes), tuple(axes.values()), (contenders.AXIS,))
     told = _lowering.attributes(
-        groups, problem, plan, CHANNEL, call=("trace", 0), transpose_w=False
+        groups, problem, plan, CHANNEL, place=("trace", 0), transpose_w=False
     )
     return f"jax_flux_{case.op}_trace_v1", told
 

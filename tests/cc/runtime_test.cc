@@ -151,16 +151,22 @@ void LocalRanksMeetStepByStepAndGiveUpInTime() {
 }
 
 void WorkThatTakesTooLongIsGivenUp() {
-  CHECK_EQ(runtime::WithinDeadline(60, [] { return 7; }).value(), 7, "work in time");
+  int warnings = 0;
+  const auto warn = [&warnings] { ++warnings; };
+  CHECK_EQ(runtime::WithinDeadline(
+               60, [] { return 7; }, 60, warn)
+               .value(),
+           7, "work in time");
   auto go_on = std::make_shared<std::promise<void>>();
   auto ended = std::make_shared<std::promise<void>>();
   auto end = ended->get_future();
-  const auto late = runtime::WithinDeadline(0.05, [go_on, ended] {
+  const auto work = [go_on, ended] {
     go_on->get_future().wait();
     ended->set_value();
     return 7;
-  });
-  CHECK(!late.has_value(), "work that never ends");
+  };
+  CHECK(!runtime::WithinDeadline(0.05, work, 0.01, warn).has_value(), "work that never ends");
+  CHECK_EQ(warnings, 1, "a warning before it is given up");
   go_on->set_value();
   end.wait();  // what was given up may still end, and touches nothing of its caller
 }

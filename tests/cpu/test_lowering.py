@@ -112,42 +112,69 @@ def test_lowering_to_cuda_several_weights_are_one_call(kernels, mesh):
     assert re.search(r"stablehlo.concatenate .*tensor<8x24xbf16>", text)
 
 
-def test_call_sites_differ_within_a_program_and_agree_between_traces(kernels, mesh):
+def sites(fn, *args):
+    rows = attributes(cuda_text(fn, *args), "jax_flux_ag_matmul_v1")
+    return [(row["plan_hash"], row["site"]) for row in rows]
+
+
+def test_call_sites_agree_between_traces_and_equal_calls_may_merge(kernels, mesh):
     fn, x, w = call(mesh, jnp.bfloat16, n=64)
     deep, deep_x, deep_w = call(mesh, jnp.bfloat16, k=16, n=64)
-    program = lambda x, w, deep_x, deep_w: (fn(x, w), deep(deep_x, deep_w), fn(x + 1, w))
-    trace = lambda: attributes(cuda_text(program, x, w, deep_x, deep_w), "jax_flux_ag_matmul_v1")
-    first = trace()
-    cuda_text(fn, x, w)  # another program in between changes nothing
-    assert first == trace()
-    assert len({row["plan_hash"] for row in first}) == 2
-    assert len({row["site"] for row in first}) == len(first) == 3
+    program = lambda x, w, deep_x, deep_w: (fn(x, w), deep(deep_x, deep_w), fn(x, w))
+    first = sites(program, x, w, deep_x, deep_w)
+    sites(fn, x, w)  # another program in between changes nothing
+    assert first == sites(program, x, w, deep_x, deep_w)
+    # XLA merges calls of equal attributes on equal operands, such as loss(w) beside grad(loss)(w).
+    assert first[0] == first[2] != first[1]
+
+
+def gathering(mesh, body):
+    """body(ag, x, w) inside shard_map, where ag is an ag_matmul of one shape."""
+
+    def local(x, w):
+        return body(lambda x: jax_flux.ag_matmul(x, w, axis_name="tp"), x)
+
+    specs = dict(in_specs=(P("tp"), P(None, "tp")), out_specs=P(None, "tp"))
+    return jax.shard_map(local, mesh=mesh, **specs)
+
+
+def on_first(here, there):
+    return lax.cond(lax.axis_index("tp") == 0, here, there)
 
 
 def test_programs_and_branches_have_call_sites_of_their_own(kernels, mesh):
     """Else ranks in different order would multiply each other's shards without a word."""
-    fn, x, w = call(mesh, jnp.bfloat16, n=64)
+    _, x, w = call(mesh, jnp.bfloat16, n=64)
 
     def train_step(x, w):
-        return fn(x, w) * 2
+        return gathering(mesh, lambda ag, x: ag(x) * 2)(x, w)
 
     def eval_step(x, w):
-        return fn(x - 1, w)
+        return gathering(mesh, lambda ag, x: ag(x - 1))(x, w)
 
-    def branches(x, w):
-        own = lambda x, w: jax_flux.ag_matmul(x, w, axis_name="tp")
-        first = lax.axis_index("tp") > 1
-        return lax.cond(first, lambda: own(x, w), lambda: own(-x, w) * 3)
+    def branches(ag, x):
+        inner = lambda: on_first(lambda: ag(x + 1), lambda: ag(x + 2))
+        return on_first(lambda: ag(x), inner) + ag(2 * x)
 
-    specs = dict(in_specs=(P("tp"), P(None, "tp")), out_specs=P(None, "tp"))
-    programs_ = (train_step, eval_step, jax.shard_map(branches, mesh=mesh, **specs))
-    rows = [
-        row
-        for program in programs_
-        for row in attributes(cuda_text(program, x, w), "jax_flux_ag_matmul_v1")
+    found = [
+        *sites(train_step, x, w),
+        *sites(eval_step, x, w),
+        *sites(gathering(mesh, branches), x, w),
     ]
-    assert len({row["plan_hash"] for row in rows}) == 1
-    assert len({row["site"] for row in rows}) == len(rows) == 4
+    assert len({plan for plan, _ in found}) == 1
+    assert len({site for _, site in found}) == len(found) == 6
+
+
+def test_what_jax_lowers_once_has_one_call_site(kernels, mesh):
+    """docs/protocol.md, What is not shown: a layer that both branches checkpoint or scan over."""
+    _, x, w = call(mesh, jnp.bfloat16, n=64)
+
+    def branches(ag, x):
+        layer = jax.checkpoint(ag)
+        return on_first(lambda: layer(x), lambda: layer(-x))
+
+    found = sites(gathering(mesh, branches), x, w)
+    assert len(found) == 2 and len(set(found)) == 1
 
 
 def abstract(implementation):
