@@ -115,8 +115,12 @@ def _k_mismatch(op: str, x: Any, w: Any, transpose_w: bool) -> str:
         f"x is {shown(x)} with k = {x.shape[-1]}, w is {shown(w)} with k = {w.shape[k_axis]} "
         f"(transpose_w={transpose_w}), per device"
     )
-    if w.shape[1 - k_axis] == x.shape[-1]:
-        remedy = f"w looks transposed: pass transpose_w={not transpose_w}"
+    if w.shape[1 - k_axis] == x.shape[-1]:  # may be chance: 4d columns over 4 ranks are d
+        layout = "may not need transpose_w" if transpose_w else "may be transposed"
+        remedy = (
+            f"w {layout} (transpose_w={not transpose_w}), or made for another k: "
+            f"{w.shape[k_axis]}, where x has {x.shape[-1]}. Compare the specs that shard x and w"
+        )
     else:
         remedy = "Check the specs that shard x and w: both must slice k alike"
     return errors.message(
@@ -176,12 +180,17 @@ def check_bias(op: str, bias: Any, n: int) -> None:
             )
         )
     if tuple(bias.shape) != (n,):
+        where = (
+            "sharded like the columns of w"
+            if op == "ag_matmul"
+            else "whole and the same on all ranks (spec P()): they share w along k, not its columns"
+        )
         raise errors.ShapeError(
             errors.message(
                 op,
                 f"bias is {shown(bias)}, the product has n = {n} columns",
                 "The bias is one number per column, added exactly once",
-                f"Pass a bias of shape [{n}], sharded like the columns of w",
+                f"Pass a bias of shape [{n}], {where}",
             )
         )
 

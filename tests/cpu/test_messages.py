@@ -33,9 +33,16 @@ def test_k_mismatch_names_both_shapes_and_the_specs(op, mesh):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_k_mismatch_of_a_transposed_weight_suggests_transpose_w(op, mesh):
-    with raises(errors.ShapeError, op, "k must agree", "pass transpose_w=True"):
+def test_k_mismatch_of_a_weight_of_k_columns_may_be_a_layout_or_chance(op, mesh):
+    with raises(
+        errors.ShapeError,
+        op,
+        "k must agree",
+        "w may be transposed (transpose_w=True), or made for another k: 8, where x has 4",
+    ):
         local(op, mesh, w_shape=(8, 4))
+    with raises(errors.ShapeError, op, "w may not need transpose_w (transpose_w=False)", "k: 8"):
+        local(op, mesh, transpose_w=True)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -193,7 +200,8 @@ def test_empty_tuple_of_weights_is_refused(mesh):
 
 @pytest.mark.parametrize("op", OPS)
 def test_bias_of_another_length_names_n(op, mesh):
-    with raises(errors.ShapeError, "bias is float32[7]", "n = 8"):
+    where = "like the columns of w" if op == "ag_matmul" else "the same on all ranks (spec P())"
+    with raises(errors.ShapeError, "bias is float32[7]", "n = 8", where):
         local(op, mesh, bias=jnp.ones(7))
 
 
