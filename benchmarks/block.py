@@ -215,7 +215,7 @@ def main(argv=None):
     made = parser()
     options = made.parse_args(argv)
     wrong = group.complaint(options)
-    wrong = wrong or paths.complaint("--json", options.json)
+    wrong = wrong or paths.complaint("--json", options.json, writes=group.may_write(options))
     if wrong or options.mesh:
         made.error(wrong or "--mesh: the block runs on all devices")
     try:
@@ -241,9 +241,9 @@ def main(argv=None):
         sizes={name: getattr(options, name) for name in names},
         contenders=entries,
     )
-    if jax.process_index() == 0:
-        print(words(record))
     outputs = {}
+    if jax.process_index() == 0:
+        outputs["the table"] = lambda: print(words(record), flush=True)
     if options.json and jax.process_index() == 0:
         outputs[f"--json {options.json}"] = lambda: report.write_json(record, options.json)
     written = paths.told("block", outputs)

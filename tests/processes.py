@@ -5,16 +5,16 @@
 from __future__ import annotations
 
 import itertools
-import os
+import random
 import re
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 
 # Below the ports that systems hand out by themselves, so none of those lands on a chosen one
-# between the choice and its use; each process begins elsewhere and comes to a port only once.
+# between the choice and its use; an order of its own keeps each process from others' choices.
 _PORTS = range(12_000, 28_000)
-_turn = itertools.cycle([*_PORTS[os.getpid() % 1000 * 16 :], *_PORTS[: os.getpid() % 1000 * 16]])
+_turn = itertools.cycle(random.SystemRandom().sample(_PORTS, len(_PORTS)))
 
 # Gloo writes this line in pieces, and from several threads: pieces of two lines may be mixed.
 _GREETING = re.compile(

@@ -135,7 +135,7 @@ def _settings(parser: argparse.ArgumentParser, options: argparse.Namespace) -> m
     if options.repeats < MIN_REPEATS:
         parser.error(f"--repeats {options.repeats}: a median wants {MIN_REPEATS} or more")
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
-        if no_file := paths.complaint(flag, path, writes=not options.process):
+        if no_file := paths.complaint(flag, path, writes=group.may_write(options)):
             parser.error(no_file)
     if options.plot is not None:
         if options.plot.suffix != ".png":

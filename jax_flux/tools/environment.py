@@ -14,6 +14,7 @@ from jax_flux import _tuning, errors
 from jax_flux.tools.findings import NOTE, OK, STOP, Finding
 
 WARN_S, TIMEOUT_S = ("JAX_FLUX_WARN_S", 30.0), ("JAX_FLUX_TIMEOUT_S", 600.0)
+QUEUE_S, GRACE_S = ("JAX_FLUX_QUEUE_S", 86400.0), ("JAX_FLUX_GRACE_S", 30.0)
 # NCCL without any one of these has no symmetric windows, which the kernels' workspace is made of.
 WINDOW_SWITCHES = {"NCCL_CUMEM_ENABLE": "0", "NCCL_WIN_ENABLE": "0", "NCCL_P2P_DISABLE": "1"}
 SHOWN = ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_MEM_FRACTION", "LD_PRELOAD")
@@ -70,12 +71,13 @@ def seconds(environ: Mapping[str, str], variable: tuple[str, float]) -> tuple[fl
 
 
 def _deadlines(environ: Mapping[str, str]) -> Finding:
-    (warn, bad_warn), (fail, bad_fail) = seconds(environ, WARN_S), seconds(environ, TIMEOUT_S)
+    every = [seconds(environ, variable) for variable in (WARN_S, TIMEOUT_S, QUEUE_S, GRACE_S)]
+    (warn, _), (fail, _), *_ = every
     text = (
         f"A wait for a peer is reported after {warn:g} s ({WARN_S[0]}) "
         f"and fails after {fail:g} s ({TIMEOUT_S[0]})"
     )
-    complaints = [bad for bad in (bad_warn, bad_fail) if bad]
+    complaints = [bad for _, bad in every if bad]
     if complaints:
         remedy = f"{'; '.join(complaints)}: the default is used"
         return Finding(NOTE, "environment", text, remedy)

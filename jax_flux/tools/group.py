@@ -102,6 +102,11 @@ def parse_mesh(text: str) -> dict[str, int]:
     return sizes
 
 
+def may_write(options: argparse.Namespace) -> bool:
+    """Whether this process is known to be the one that writes: the first, or the only one."""
+    return not options.process and not options.distributed
+
+
 def complaint(options: argparse.Namespace) -> str | None:
     """What is wrong with the group's flags, in words."""
     if options.axis_size is not None and (options.mesh or options.axis_size < 2):

@@ -12,8 +12,11 @@ import argparse
 import contextlib
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+
+_OPEN = re.compile(r"/dev/(stdin|stdout|stderr|fd/.*)|/proc/(self|\d+)/fd/.*")
 
 
 def path(text: str) -> pathlib.Path:
@@ -39,6 +42,8 @@ def complaint(
         return None
     given = f"{flag} {file}"
     try:
+        if _OPEN.match(str(file.absolute())):
+            return f"{given}: that is what is open already, name a file"
         folder = file.absolute().parent
         while makes_folders and not folder.exists():
             folder = folder.parent
@@ -51,7 +56,7 @@ def complaint(
         if writes:
             with _beside((folder / file.name).resolve()) as trial:
                 trial.write_bytes(b"\n")  # a full disk takes the name and refuses the byte
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a link to itself
         return (
             f"{given}: nothing can be written there ({_why(error)}); "
             "name a file in a folder that takes new files"
@@ -109,5 +114,5 @@ def _beside(file: pathlib.Path) -> Iterator[pathlib.Path]:
             part.unlink(missing_ok=True)
 
 
-def _why(error: OSError) -> str:
-    return error.strerror or str(error)
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     least = min(options.burst, 1 if options.rounds is None else options.rounds)
     if min(options.seed, options.seconds, options.round or 0) < 0 or least < 1:
         parser.error("--seed, --seconds and --round count from 0, --burst and --rounds from 1")
-    if no_file := paths.complaint("--json", options.json, writes=not options.process):
+    if no_file := paths.complaint("--json", options.json, writes=group.may_write(options)):
         parser.error(no_file)
     try:
         ranks = group.join(options)
@@ -174,9 +174,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.seconds and group.gather(np.float32(seconds))[0] >= options.seconds:
             break
     if speaks:
-        print(f"{'FAILED' if failure else 'held'}: {_sums(loop)}")
+        line = f"{'FAILED' if failure else 'held'}: {_sums(loop)}"
+        printed = paths.told("stress", {"the last line": lambda: print(line, flush=True)})
         seconds = time.monotonic() - start
-        written = _write(loop, options, ranks, seconds, failure, done=failure is None)
+        done = failure is None
+        written = _write(loop, options, ranks, seconds, failure, done) and printed
     return group.leave(0 if failure is None and written else 1, broken=failure is not None)
 
 
@@ -226,7 +228,7 @@ def _write(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jax_flux stress", description=_DESCRIPTION)
     parser.add_argument(
-        "--seconds", type=float, default=120.0, help="stop after this time; 0: never"
+        "--seconds", type=float, default=120.0, help="stop after this time (120); 0: never"
     )
     parser.add_argument("--rounds", type=int, help="stop after so many programs")
     parser.add_argument("--seed", type=int, default=0)

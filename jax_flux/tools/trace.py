@@ -124,7 +124,7 @@ def _judge(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
             continue
         if path.suffix != suffix:
             parser.error(f"{flag} {path}: end the name in {suffix}")
-        if no_file := paths.complaint(flag, path, writes=not options.process):
+        if no_file := paths.complaint(flag, path, writes=group.may_write(options)):
             parser.error(no_file)
     if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot draws with matplotlib, which is missing: pip install matplotlib")

@@ -171,7 +171,7 @@ def _judged(parser: argparse.ArgumentParser, options: argparse.Namespace) -> lis
     """Judges the flags before any device is touched; leaves through ``parser.error``."""
     if options.out is None:
         parser.error(f"--out: {_records.VARIABLE} switches the user's file off, so name one")
-    own = not options.process  # process 0 writes
+    own = group.may_write(options)
     if no_file := paths.complaint("--out", options.out, writes=own, makes_folders=True):
         parser.error(no_file)
     if not options.budget > 0:

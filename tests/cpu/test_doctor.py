@@ -243,6 +243,12 @@ def test_environment_bad_deadline_falls_back_in_words(value):
     assert f"JAX_FLUX_TIMEOUT_S={value!r} is not a number of seconds" in sentence
 
 
+@pytest.mark.parametrize("name", ["WARN", "TIMEOUT", "QUEUE", "GRACE"])
+def test_environment_judges_every_number_of_seconds(name):
+    (sentence,) = _judge(**{f"JAX_FLUX_{name}_S": "x"})[NOTE]
+    assert f"JAX_FLUX_{name}_S='x' is not a number of seconds" in sentence
+
+
 def test_environment_deadline_before_warning_is_noted():
     (sentence,) = _judge(JAX_FLUX_TIMEOUT_S="20")[NOTE]
     assert "It fails before it warns" in sentence

@@ -121,6 +121,8 @@ def test_a_folder_in_the_files_place_is_refused(tool, tmp_path, capsys):
     [
         ("pipe", "that is a device or a pipe, which the file would replace; name a file"),
         ("file/f.json", "file is no folder"),
+        ("loop", "nothing can be written there ("),
+        ("null\0", "nothing can be written there (embedded null byte)"),
         ("x" * 300, "(File name too long); name a file"),
         ("x" * 254, "(File name too long); name a file"),  # it is written through a longer name
     ],
@@ -128,10 +130,16 @@ def test_a_folder_in_the_files_place_is_refused(tool, tmp_path, capsys):
 def test_places_that_no_file_goes_to_are_told(name, words, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for more in ({}, {"makes_folders": True}):
         told = paths.complaint("--json", tmp_path / name, **more)
         assert told.startswith(f"--json {tmp_path / name}: ") and words in told
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/proc/12/fd/3"])
+def test_what_is_open_already_is_no_file_to_replace(name):
+    assert "is open already, name a file" in paths.complaint("--json", paths.path(name))
 
 
 def test_trying_a_place_leaves_nothing_and_harms_nothing(tmp_path):

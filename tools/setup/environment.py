@@ -25,7 +25,7 @@ INSTALL_DEADLINE_S = 3600
 
 NETWORK_HELP = """\
 The pinned packages could not be installed. If the message above speaks of connections, this step
-needs the package index once; afterwards no step does. Behind a mirror, set PIP_INDEX_URL. On a
+needs the package index once; afterwards it does not. Behind a mirror, set PIP_INDEX_URL. On a
 machine without any network, use an interpreter that has the packages:
   make PYTHON=/path/to/python OFFLINE=1 <target>"""
 
