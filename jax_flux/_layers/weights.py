@@ -137,3 +137,41 @@ class Heads:
         if positions is not None:
             positions_spec = P(batch, None) if positions.ndim > 1 else P(None)
         return mask_spec, positions_spec
+
+
+def check_width(place: Place, x: jax.Array, what: str, size: int, *, sharded: bool = False) -> None:
+    """Refuses an input whose last dimension is not the layer's, before an op speaks of k.
+
+    Args:
+      place: of the call.
+      x: the input, this rank's shard inside shard_map.
+      what: the layer's name for the number, such as "in_features".
+      size: the number, of the global array.
+      sharded: x's last dimension is sharded over the axis, as a row-parallel layer has it.
+    """
+    split = sharded and place.is_local
+    expected = size // place.world if split else size
+    given = x.shape[-1] if x.ndim else None
+    if given == expected:
+        return
+    remedy = f"Pass an x of shape [..., {expected}]"
+    if given is not None and place.is_local and given in (size, size / place.world):
+        entry = repr(place.parallel.axis) if sharded else "None"
+        remedy += f" (in the in_specs of shard_map the last entry of x's spec is {entry})"
+    if given:
+        made = given * (place.world if split else 1)
+        remedy += f", or make the layer for a width of {made}"
+    raise errors.ShapeError(
+        errors.message(
+            place.parallel.layer,
+            f"{what} = {size}, x is {_checks.shown(x)}" + (" per device" if place.is_local else ""),
+            f"The last dimension of x must be {expected}"
+            + (
+                f", this rank's share on axis {place.parallel.axis!r} of size {place.world}"
+                if split
+                else ""
+            )
+            + ": the layer contracts it with its weights",
+            remedy,
+        )
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from jax_flux._layers import bodies
+from jax_flux._layers import bodies, weights
 from jax_flux._layers.loss import check_ids
 from jax_flux._layers.mesh import on_mesh
 from jax_flux._layers.place import P, Place, Weight
@@ -82,6 +82,7 @@ class VocabParallelEmbed(ParallelModule):
         """
         place: Place = self.place(sequence_parallel)
         query, table = self.promote_dtype(query, self.embedding, dtype=self.dtype)
+        weights.check_width(place, query, "features", self.features)
         result: jax.Array = on_mesh(
             place,
             lambda x, table: bodies.column(place, x, ((table, None),), transpose_w=True)[0],

@@ -77,6 +77,18 @@ def bare(value: Any) -> Any:
     return value
 
 
+def check_width(module: nn.Module, place: Place, x: jax.Array, weight: Weight) -> None:
+    """Refuses an x of another width than the kernel that there is: ``weight`` has x's own."""
+    if not module.has_variable("params", "kernel"):
+        return
+    made = meta.unbox(bare(module.get_variable("params", "kernel"))).shape
+    here, sharded = place.shape(weight), weight.spec[0] is not None
+    if len(made) != len(here) or made[0] in (here[0], weight.shape[0]) or made == here[::-1]:
+        return  # fits, or is not sharded, or is transposed: `Place.check` has words for it
+    size = made[0] * (place.world if sharded and place.is_local else 1)
+    weights.check_width(place, x, "the kernel's in_features", size, sharded=sharded)
+
+
 class Weights(nn.Module):
     """A kernel and a bias, named as in ``nn.Dense`` and ``nn.DenseGeneral``."""
 
@@ -92,6 +104,8 @@ class Weights(nn.Module):
     def __call__(self, place: Place, x: jax.Array) -> tuple[jax.Array, bodies.Affine]:
         """(x, (kernel, bias)) in the dtype of the computation."""
         kernel_weight, bias_weight = self.table
+        if kernel_weight.spec[0] is None:  # x is what this kernel multiplies
+            check_width(self, place, x, kernel_weight)
         kernel = read_param(
             self, place, "kernel", self.kernel_init, kernel_weight, self.param_dtype
         )
@@ -210,6 +224,7 @@ class RowParallelLinear(AffineModule):
         width = _width(place, inputs, sharded=True)
         place.divide("the input's last dimension", width)
         table = weights.row_weights(width, self.features, self.axis)
+        check_width(self, place, inputs, table[0])
         x, affine = self.read(None, table, place, inputs)
         body: Callable[..., Any] = lambda x, affine: bodies.row(place, x, affine)
         result: jax.Array = on_mesh(

@@ -93,7 +93,7 @@ class ParallelSelfAttention(nnx.Module):
         )
         self.heads.divide(self.parallel.world_if_known())
         self.is_causal, self.attention_implementation = is_causal, attention_implementation
-        self.decode = decode
+        self.in_features, self.decode = in_features, decode
         self.cached_key: Any = nnx.data(None)
         self.cached_value: Any = nnx.data(None)
         self.cache_index: Any = nnx.data(None)
@@ -139,6 +139,7 @@ class ParallelSelfAttention(nnx.Module):
         x, qkv, out, specs = promote_all(
             place, inputs, (self.query, self.key, self.value), self.out
         )
+        weights.check_width(place, x, "in_features", self.in_features)
         extra = self.heads.extra_specs(place, x, mask, positions)
         cached = self._cached(place, x) if (self.decode if decode is None else decode) else None
         cache_specs = None if cached is None else cache.call_specs(place, x)

@@ -79,7 +79,7 @@ class ParallelMLP(nnx.Module):
             batch_axes,
             precision,
         )
-        self.hidden_features, self.gated = hidden_features, gated
+        self.features, self.hidden_features, self.gated = features, hidden_features, gated
         self.activation = activation
         bodies.activation(self.parallel.layer, activation)
         self._divide(self.parallel.world_if_known())
@@ -110,6 +110,7 @@ class ParallelMLP(nnx.Module):
         act = self.activation
         first = (self.gate_proj, self.up_proj) if self.gated else (self.up_proj,)
         x, ups, down, specs = promote_all(place, inputs, first, self.down_proj)
+        weights.check_width(place, x, "features", self.features)
         result: jax.Array = on_mesh(
             place,
             lambda x, ups, down: bodies.mlp(place, x, ups, down, act),

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.nnx.nn import dtypes
 
-from jax_flux._layers import bodies
+from jax_flux._layers import bodies, weights
 from jax_flux._layers.loss import check_ids
 from jax_flux._layers.mesh import on_mesh
 from jax_flux._layers.place import P, Parallel, Place, Weight
@@ -113,6 +113,7 @@ class VocabParallelEmbed(nnx.Module):
         """
         place = self._place(sequence_parallel)
         query, table = self.promote_dtype((query, self.embedding[...]), dtype=self.dtype)
+        weights.check_width(place, query, "features", self.features)
         result: jax.Array = on_mesh(
             place,
             lambda x, table: bodies.column(place, x, ((table, None),), transpose_w=True)[0],

@@ -192,6 +192,7 @@ class ColumnParallelLinear(_Linear):
         place = self.parallel.place(sequence_parallel)
         self._divide(place)
         x, affine = self.promoted(place, inputs)
+        weights.check_width(place, x, "in_features", self.in_features)
         result: jax.Array = on_mesh(
             place,
             lambda x, affine: bodies.column(place, x, (affine,))[0],
@@ -239,6 +240,7 @@ class RowParallelLinear(_Linear):
         place = self.parallel.place(sequence_parallel)
         self._divide(place)
         x, affine = self.promoted(place, inputs)
+        weights.check_width(place, x, "in_features", self.in_features, sharded=True)
         result: jax.Array = on_mesh(
             place,
             lambda x, affine: bodies.row(place, x, affine),
