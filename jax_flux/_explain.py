@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jax_flux import _checks, _dispatch, _ffi, _plan, _tuning, errors
+from jax_flux import _checks, _dispatch, _ffi, _plan, _tuning, errors, reference
 from jax_flux._config import Config
 from jax_flux._plan import Plan
 
@@ -58,7 +61,7 @@ def explain(
       op: "ag_matmul", "matmul_rs" or "matmul_ar".
       x_shape: shape of x per device, as inside shard_map.
       w_shape: shape of w per device, or a sequence of shapes for several weights.
-      dtype: dtype of x and w.
+      dtype: dtype of x and w; where they differ, their promoted dtype.
       world: W, the size of the op's axis.
       gather_axis: as in `ag_matmul`.
       scatter_axis: as in `matmul_rs`.
@@ -100,22 +103,15 @@ def explain(
         op, activation=activation, implementation=implementation, config=config, channel=channel
     )
     _check_keywords(op, activation, return_gathered)
-    if not isinstance(world, int) or isinstance(world, bool) or world < 1:
-        raise errors.OptionError(
-            errors.message(
-                "explain",
-                f"world = {world!r}",
-                "W is the number of ranks that the op's axis joins",
-                "Pass the size of the axis, an int of at least 1",
-            )
-        )
+    _check_machine(world, platform, device_kind)
     if platform == "gpu" and device_kind is None:
         platform = "cuda"
+    several, w_shapes = _weight_shapes(op, w_shape)
     problem = _fold(
         op,
-        x_shape,
-        w_shape,
-        dtype,
+        _shape("x_shape", x_shape),
+        w_shapes,
+        _dtype(dtype),
         world,
         axis=gather_axis if op == "ag_matmul" else scatter_axis,
         transpose_w=transpose_w,
@@ -123,7 +119,7 @@ def explain(
         return_gathered=return_gathered,
     )
     problem = dataclasses.replace(
-        problem, biases=_has_biases(op, bias, w_shape, len(problem.n)), activation=activation
+        problem, biases=_has_biases(problem, bias, several), activation=activation
     )
     on_cuda = _plan.is_cuda(platform, device_kind)
     decision = _plan.plan(
@@ -146,8 +142,8 @@ def explain(
 
 def _fold(
     op: str,
-    x_shape: Sequence[int],
-    w_shape: Any,
+    x_shape: tuple[int, ...],
+    w_shapes: tuple[tuple[int, ...], ...],
     dtype: Any,
     world: int,
     *,
@@ -157,19 +153,8 @@ def _fold(
     return_gathered: bool,
 ) -> _plan.Problem:
     """Shapes as the op takes them -> canonical sizes; raises as the op would."""
-    several = len(w_shape) > 0 and not hasattr(w_shape[0], "__index__")
-    if several and op != "ag_matmul":
-        raise errors.ShapeError(
-            errors.message(
-                op,
-                f"{len(w_shape)} shapes of weights",
-                "Only ag_matmul takes several weights",
-                "Pass one shape",
-            )
-        )
-    shapes: Any = w_shape if several else (w_shape,)
-    x = jax.ShapeDtypeStruct(tuple(map(int, x_shape)), dtype)
-    ws = tuple(jax.ShapeDtypeStruct(tuple(map(int, s)), dtype) for s in shapes)
+    x = jax.ShapeDtypeStruct(x_shape, dtype)
+    ws = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in w_shapes)
     _checks.check_operands(op, x, ws, transpose_w, min_ndim=1 if op == "matmul_ar" else 2)
     out = _checks.resolve_out_dtype(op, out_dtype, x, ws)
     kwargs: dict[str, Any] = dict(world=world, transpose_w=transpose_w, out_dtype=jnp.dtype(out))
@@ -185,9 +170,59 @@ def _fold(
     return _dispatch.ar_problem(x, ws[0], **kwargs)
 
 
-def _has_biases(op: str, bias: Any, w_shape: Any, num_w: int) -> tuple[bool, ...]:
+def _weight_shapes(op: str, given: Any) -> tuple[bool, tuple[tuple[int, ...], ...]]:
+    """(whether they are several weights', the shapes)."""
+    entries = tuple(given) if hasattr(given, "__iter__") else ()
+    if not any(hasattr(e, "__len__") and getattr(e, "ndim", 1) for e in entries):
+        return False, (_shape("w_shape", given),)
+    if op != "ag_matmul":
+        raise errors.ShapeError(
+            errors.message(
+                op,
+                f"{len(entries)} shapes of weights",
+                "Only ag_matmul takes several weights",
+                "Pass one shape",
+            )
+        )
+    return True, tuple(_shape("a shape in w_shape", e) for e in entries)
+
+
+def _shape(what: str, given: Any) -> tuple[int, ...]:
+    try:
+        sizes = tuple(map(operator.index, given))
+        if min(sizes, default=0) >= 0:
+            return sizes
+    except TypeError:
+        pass
+    raise errors.ShapeError(
+        errors.message(
+            "explain",
+            f"{what} = {given!r}",
+            "A shape is a sequence of ints of at least 0, those of one device",
+            "Pass the array's shape as it is inside shard_map, for example (512, 4096)",
+        )
+    )
+
+
+def _dtype(given: Any) -> Any:
+    rule, remedy = "x and w have a dtype that NumPy or JAX knows", "Name it, such as 'bfloat16'"
+    if isinstance(given, tuple | list):
+        rule = "explain takes one dtype, the promoted dtype of x and w, as the op multiplies in it"
+        remedy = "Pass jnp.promote_types(x.dtype, w.dtype)"
+    try:
+        if isinstance(given, tuple | list):
+            remedy = f"Pass {functools.reduce(reference.common_dtype, map(_dtype, given)).name!r}"
+        elif given is not None:  # NumPy's float64
+            return jnp.dtype(given)
+    except (TypeError, ValueError):
+        pass
+    raise errors.DtypeError(errors.message("explain", f"dtype = {given!r}", rule, remedy))
+
+
+def _has_biases(problem: _plan.Problem, bias: Any, several_w: bool) -> tuple[bool, ...]:
+    op, num_w = problem.op, len(problem.n)
     several = isinstance(bias, tuple | list)
-    if several and (len(bias) != num_w or hasattr(w_shape[0], "__index__")):
+    if several and (len(bias) != num_w or not several_w):
         raise errors.ShapeError(
             errors.message(
                 op,
@@ -196,8 +231,47 @@ def _has_biases(op: str, bias: Any, w_shape: Any, num_w: int) -> tuple[bool, ...
                 "Pass as many, with None where a weight has no bias; or True: all have one",
             )
         )
-    given = tuple(b is not None and b is not False for b in (bias if several else [bias] * num_w))
+    each = zip(bias if several else [bias] * num_w, problem.n, strict=True)
+    given = tuple(_has_bias(op, b, n, problem.out_dtype) for b, n in each)
     return given if any(given) else ()
+
+
+def _has_bias(op: str, bias: Any, n: int, out_dtype: str) -> bool:
+    if bias is None or isinstance(bias, bool | np.bool_):
+        return bool(bias)
+    if not hasattr(bias, "shape") or not hasattr(bias, "dtype"):
+        raise errors.OptionError(
+            errors.message(
+                "explain",
+                f"bias = {bias!r}",
+                "It says whether there is one",
+                "Pass True, False, None or the array; for several weights a tuple of them",
+            )
+        )
+    _checks.check_bias(op, bias, n)
+    _checks.check_bias_dtype(op, bias, jnp.dtype(out_dtype))
+    return True
+
+
+def _check_machine(world: Any, platform: Any, device_kind: Any) -> None:
+    if not isinstance(world, int) or isinstance(world, bool) or world < 1:
+        raise errors.OptionError(
+            errors.message(
+                "explain",
+                f"world = {world!r}",
+                "W is the number of ranks that the op's axis joins",
+                "Pass the size of the axis, an int of at least 1",
+            )
+        )
+    if not isinstance(platform, str | None) or not isinstance(device_kind, str | None):
+        raise errors.OptionError(
+            errors.message(
+                "explain",
+                f"platform = {platform!r}, device_kind = {device_kind!r}",
+                "JAX names both by strings, such as 'cuda' and 'NVIDIA H200'",
+                "Pass device.platform and device.device_kind of a device, or leave them out",
+            )
+        )
 
 
 def _check_keywords(op: str, activation: str | None, return_gathered: bool) -> None:
