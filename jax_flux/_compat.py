@@ -9,7 +9,6 @@ here and nowhere else.
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -180,11 +179,7 @@ def _new_aval(like: Any, shape: tuple[int, ...], dtype: Any, manual: frozenset[s
 def define_lowering(
     primitive: _core.Primitive, rule: Callable[..., Any], platform: str | None = None
 ) -> None:
-    """Registers ``rule``, to be run for every equation.
-
-    JAX would share one lowering among equal equations, in whatever branch (`call_place`).
-    """
-    _mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
+    _mlir.register_lowering(primitive, rule, platform=platform)
 
 
 def define_batching(primitive: _core.Primitive, rule: Callable[..., Any]) -> None:
@@ -207,26 +202,12 @@ def lower_function(fun: Callable[..., Any]) -> Callable[..., Any]:
     return _mlir.lower_fun(fun, multiple_results=True)
 
 
-_CONTROL_FLOW = frozenset({"stablehlo.case", "stablehlo.if", "stablehlo.while"})
-_branches: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()
+def program_name(ctx: LoweringContext) -> str:
+    """Name of the program being lowered: the same on every rank that lowers the same program.
 
-
-def call_place(ctx: LoweringContext) -> tuple[str, int]:
-    """Program of the custom call, and branch or loop body: equal on ranks that lower one program.
-
-    The latter are numbered as they come; 0 is none, up to the function: XLA inlines functions and
-    merges equal calls of them, which must not differ. Relies on: a module is named after the jitted
-    function, and no block is erased while the module is built.
+    Relies on: a module is named after the jitted function.
     """
-    module = ctx.module_context.module
-    name = str(module.operation.attributes["sym_name"])
-    block = _ir.InsertionPoint.current.block
-    while (owner := block.owner.operation).name not in _CONTROL_FLOW:
-        if owner.name == "func.func":
-            return name, 0
-        block = owner.block
-    numbers = _branches.setdefault(module, {})
-    return name, numbers.setdefault(block, 1 + len(numbers))
+    return str(ctx.module_context.module.operation.attributes["sym_name"])
 
 
 def set_frontend_attributes(op: Any, attributes: dict[str, str]) -> None:

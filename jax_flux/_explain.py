@@ -174,7 +174,7 @@ def _weight_shapes(op: str, given: Any) -> tuple[bool, tuple[tuple[int, ...], ..
     """(whether they are several weights', the shapes)."""
     entries = tuple(given) if hasattr(given, "__iter__") else ()
     if not any(hasattr(e, "__len__") and getattr(e, "ndim", 1) for e in entries):
-        return False, (_shape("w_shape", given),)
+        return False, (_shape("w_shape", entries or given),)
     if op != "ag_matmul":
         raise errors.ShapeError(
             errors.message(

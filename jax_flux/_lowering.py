@@ -10,10 +10,9 @@ add ``transpose_w``, the plan's numbers, `NUMBERS` of _config.py (0: the library
 epilogue ``biases`` (bit i: result i has a bias, which follows the weights in their order) and
 ``activation`` (string). Operands and results are row-major in the primitives' canonical shapes.
 
-Invariant: the attributes are equal on all ranks. ``site`` hashes the plan, the program's name and
-the branch or loop body in it, so it does not depend on what a rank traced before, and ranks in
-different programs or branches can tell. Other calls of equal plans share a site, and XLA may merge
-them; so do those in a function that JAX lowers once for several branches.
+Invariant: the attributes are equal on all ranks. ``site`` hashes the plan and the program's name,
+so it does not depend on what a rank traced before, and ranks in different programs can tell. Calls
+of one plan in one program share a site: JAX lowers equal equations once, and XLA may merge them.
 Route: _primitives.py -> here -> cuda/ffi/<op>.cc.
 """
 
@@ -218,8 +217,8 @@ def _call(
         )
     groups = _topology.groups(names, sizes, params["axis_name"])
     assert groups.shape[1] == params["world"], (groups.shape, params["world"])
-    place = _compat.call_place(ctx)
-    told = attributes(groups, problem, plan, params["channel"], place, params.get("transpose_w"))
+    program, transpose_w = _compat.program_name(ctx), params.get("transpose_w")
+    told = attributes(groups, problem, plan, params["channel"], program, transpose_w)
     hints = {"latency_metadata": str(plan.expected_ns)}
     return _compat.ffi_custom_call(ctx, f"jax_flux_{op}_v1", operands, told, hints)
 
@@ -229,17 +228,17 @@ def attributes(
     problem: _plan.Problem,
     plan: _plan.Plan,
     channel: int,
-    place: tuple[str, int],
+    program: str,
     transpose_w: bool | None,
 ) -> dict[str, Any]:
-    """Attributes of a call in ``place``; ``transpose_w`` is None without a GEMM."""
+    """Attributes of a call in ``program``; ``transpose_w`` is None where there is no GEMM."""
     digest = _tuning.active().digest
     agreed = _plan.plan_hash(problem, plan, channel, digest)
     told: dict[str, Any] = dict(
         groups=groups.reshape(-1),
         world=np.int64(groups.shape[1]),
         channel=np.int64(channel),
-        site=np.int64(_plan.hash63(agreed, *place)),
+        site=np.int64(_plan.hash63(agreed, program)),
         plan_hash=np.int64(agreed),
         tuning_digest=np.int64(_plan.hash63(digest)),
         instance=plan.instance,

@@ -186,7 +186,9 @@ Status Exchange::Run(const NcclApi& nccl, NcclComm comm, int device, int rank, i
   JAX_FLUX_RETURN_IF_CUDA_ERROR(
       cudaMemcpyAsync(host_, device_, bytes * world, cudaMemcpyDeviceToHost, stream));
   JAX_FLUX_RETURN_IF_CUDA_ERROR(cudaEventRecord(after_, stream));
-  auto done = Poll(after_, limit_s - connecting.count(), options.warn_s, report);
+  const double limit_left = limit_s - connecting.count();
+  const double warn_left = options.warn_s - connecting.count();
+  auto done = Poll(after_, limit_left, warn_left > 0 ? warn_left : limit_left, report);
   if (!done.ok()) return done.status();
   if (!done.value()) return late;
   all->assign(host_, host_ + world);

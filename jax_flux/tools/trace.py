@@ -217,9 +217,7 @@ def call_site(case: cases.Case, ranks: group.Group) -> tuple[str, dict[str, Any]
     plan = _plan.Plan(instance=names[0], sm_margin=0, chunk_bytes=0, expected_ns=1)
     axes = ranks.mesh.shape
     groups = _topology.groups(tuple(axes), tuple(axes.values()), (contenders.AXIS,))
-    told = _lowering.attributes(
-        groups, problem, plan, CHANNEL, place=("trace", 0), transpose_w=False
-    )
+    told = _lowering.attributes(groups, problem, plan, CHANNEL, program="trace", transpose_w=False)
     return f"jax_flux_{case.op}_trace_v1", told
 
 

@@ -248,20 +248,6 @@ def program_now() -> None:
     jax.block_until_ready(_ready[0]())
 
 
-def branches() -> None:
-    """ag_matmul of one shape in both branches of a cond, where rank 0 takes another one."""
-    at, one = place(None, None, None), Case("ag_matmul", 64, (256,), 128)
-    (axis,) = at.axis
-
-    def local(x: jax.Array, w: jax.Array) -> jax.Array:
-        own = lambda x: jax_flux.ag_matmul(x, w, axis_name=axis, implementation="fused")
-        return jax.lax.cond(jax.lax.axis_index(axis) == 0, lambda: own(x), lambda: own(-x))
-
-    _, in_specs, (out_spec,) = shapes(one, at)
-    mapped = jax.shard_map(local, mesh=at.mesh, in_specs=tuple(in_specs), out_specs=out_spec)
-    jax.block_until_ready(jax.jit(mapped)(*put_all([one], at, 0)))
-
-
 @jax.jit
 def poison_like(ys: list[jax.Array]) -> list[jax.Array]:
     return [jnp.full_like(y, jnp.nan) for y in ys]

@@ -91,16 +91,6 @@ def test_program_order_mismatch_is_found_before_the_deadline(fresh):
     for plan in (PLAN_A, PLAN_B):
         assert ranks.run("call", shape=SMALL, plan_hash=plan) == [0, 0]
     calls = [("call", {"shape": SMALL, "plan_hash": plan}) for plan in (PLAN_A, PLAN_B)]
-    check_order(ranks, calls)
-
-
-def test_branches_that_differ_by_rank_are_found_before_the_deadline(fresh):
-    """Equal plans in one program: the call sites alone differ."""
-    ranks = fresh(2, JAX_FLUX_TIMEOUT_S="60", JAX_FLUX_GRACE_S="8")
-    check_order(ranks, [("branches", {})] * 2)
-
-
-def check_order(ranks, calls):
     answers = ranks.run_each(calls, timeout_s=50, errors=True)
     for rank, answer in enumerate(answers):
         assert answer.error, answers
