@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     typed = parse(argv, __doc__)
     try:
         choice = ranks.choose(typed)
-        if choice.library is not None:
-            return ranks.launch(sys.argv[1:] if argv is None else argv, typed, choice.library)
+        if choice.nccl is not None:
+            return ranks.launch(sys.argv[1:] if argv is None else argv, typed, choice.nccl)
         if choice.note is not None:
             print(f"train_lm: {choice.note}", file=sys.stderr)
         processes.join(typed)

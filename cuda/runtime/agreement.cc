@@ -24,7 +24,7 @@ struct Field {
 };
 
 constexpr Field kFields[] = {
-    {&AgreementRecord::library, "the version of jax_flux",
+    {&AgreementRecord::build, "the version of jax_flux",
      "Install the same build of jax_flux on every host."},
     {&AgreementRecord::protocol, "the protocol version",
      "Install the same build of jax_flux on every host."},

@@ -21,8 +21,8 @@ namespace jax_flux::runtime {
 
 // What must be equal on all ranks; `status` tells the others why we stop.
 struct AgreementRecord {
-  std::uint64_t step;  // which of a plan's agreements this is: 1 plan, 2 memory, 3 windows
-  std::uint64_t library;
+  std::uint64_t step;   // which of a plan's agreements this is: 1 plan, 2 memory, 3 windows
+  std::uint64_t build;  // LibraryHash
   std::uint64_t protocol;
   std::uint64_t nccl;
   std::uint64_t op;

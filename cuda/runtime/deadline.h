@@ -12,11 +12,13 @@
 #include <system_error>
 #include <thread>
 
+#include "cuda/runtime/status.h"
+
 namespace jax_flux::runtime {
 
-// What `work()` returns, on a thread of its own; nothing where it takes longer than `limit_s`, and
-// a call of `late` once it takes longer than `warn_s`. That thread is given up, not ended: `work`
-// holds by value, or outlives the process, all that it touches.
+// What `work()` returns, a Status or an Expected, from a thread of its own; nothing where it takes
+// longer than `limit_s`, and a call of `late` once it takes longer than `warn_s`. That thread is
+// given up, not ended: `work` holds by value, or outlives the process, all that it touches.
 template <typename Work, typename Late>
 auto WithinDeadline(double limit_s, Work work, double warn_s, const Late& late)
     -> std::optional<decltype(work())> {
@@ -30,8 +32,10 @@ auto WithinDeadline(double limit_s, Work work, double warn_s, const Late& late)
   };
   try {
     std::thread([promise, work] { promise->set_value(work()); }).detach();
-  } catch (const std::system_error&) {  // no thread to be had: without a deadline, then
-    return work();
+  } catch (const std::system_error& error) {
+    return Status(Code::kResourceExhausted,
+                  Format("jax_flux: no thread for a call into NCCL, which may wait for ever: %s",
+                         error.what()));
   }
   if (warn_s < limit_s && !ready(warn_s)) late();
   if (!ready(limit_s)) return std::nullopt;

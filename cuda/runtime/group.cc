@@ -213,7 +213,7 @@ Expected<const Generation*> Group::StartTogether(const PlanRequest& request, cud
   record.gpu = gpu.value();
   record.process = ProcessToken();
   record.group = record.process ^ reinterpret_cast<std::uintptr_t>(this);
-  record.library = LibraryHash();
+  record.build = LibraryHash();
   record.protocol = static_cast<std::uint64_t>(protocol::kProtocolVersion);
   record.nccl = static_cast<std::uint64_t>(nccl_->version);
   record.op = static_cast<std::uint64_t>(request.op);

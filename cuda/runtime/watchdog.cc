@@ -174,8 +174,7 @@ std::string Sentence(const protocol::Failure& failure) {
       return Format(
           "jax_flux: %s: rank %d is at call site %#llx, rank %d at %#llx (call %llu of both). The "
           "ranks run their calls in different order, or in jitted functions of other names; look "
-          "for "
-          "Python control flow or lax.cond that depends on the rank.",
+          "for Python control flow or lax.cond that depends on the rank.",
           op, failure.rank, u64(failure.site), failure.peer, u64(failure.peer_site),
           u64(failure.expected));
     case FailureKind::kConcurrentUse:

@@ -36,9 +36,9 @@ DEFAULTS = ("--steps=40", "--layers=4", "--d-model=1024", "--seq=1024", "--batch
 
 
 class Choice(NamedTuple):
-    """``library``: the NCCL that lets ranks share the GPU, or None with a ``note`` why not."""
+    """``nccl``: the library that lets ranks share the GPU, or None with a ``note`` why not."""
 
-    library: str | None
+    nccl: str | None
     note: str | None
 
 

@@ -28,11 +28,11 @@ class Native:
     """The native library as Python sees it."""
 
     def __init__(self, ops=("ag_matmul", "matmul_rs"), library=jax_flux.__version__):
-        self.ops, self.library = ops, library
+        self.ops, self.version = ops, library
 
     def versions(self):
         return dict(
-            library=self.library, ffi_api_major=0, ffi_api_minor=4, cuda=13000, protocol=1, nccl=0
+            library=self.version, ffi_api_major=0, ffi_api_minor=4, cuda=13000, protocol=1, nccl=0
         )
 
     def instances(self):

@@ -20,11 +20,11 @@ class Native:
     """Stands for the extension module."""
 
     def __init__(self, library=None, api=(0, 4)):
-        self.library = library or jax_flux.__version__
+        self.version = library or jax_flux.__version__
         self.api = api
 
     def versions(self):
-        return {"library": self.library, "ffi_api_major": self.api[0], "ffi_api_minor": self.api[1]}
+        return {"library": self.version, "ffi_api_major": self.api[0], "ffi_api_minor": self.api[1]}
 
     def registrations(self):
         return {"jax_flux_all_gather_copy_v1": {"execute": object()}}

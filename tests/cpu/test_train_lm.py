@@ -284,8 +284,8 @@ def _choose(lm, monkeypatch, flags, gpus, nccl):
 
 
 def test_one_gpu_starts_two_ranks_where_nccl_lets_them_share_it(lm, monkeypatch):
-    assert _choose(lm, monkeypatch, "", 1, "libnccl.so.2").library == "libnccl.so.2"
-    assert _choose(lm, monkeypatch, "--tp 2 --dp 1", 1, "libnccl.so.2").library is not None
+    assert _choose(lm, monkeypatch, "", 1, "libnccl.so.2").nccl == "libnccl.so.2"
+    assert _choose(lm, monkeypatch, "--tp 2 --dp 1", 1, "libnccl.so.2").nccl is not None
     note = _choose(lm, monkeypatch, "", 1, None).note
     assert "nothing is fused" in note and "nvidia-nccl-cu13>=2.30" in note
 

@@ -103,6 +103,7 @@ FORCED = {
 # height from 8 rows on, full and ragged, with several tiles per cluster.
 SPLIT = {"tile": [128, 128], "cluster": [1, 1], "sm_margin": 64}
 SPLIT_WIDE = {"tile": [128, 192], "cluster": [1, 1], "sm_margin": 64}
+WHOLE = "sm90_bf16_nn_128x192x64_co_c2x1_s1_pack"  # its tile and cluster are another's too
 PACKED = (
     {
         f"{name}-{m}-{tile['tile'][1]}": call(m, n, k, **rest, **tile)
@@ -122,7 +123,7 @@ PACKED = (
         )
     }
     | {
-        f"{name}-whole-depth-{m}": call(m, n, k, **rest, instance=whole.format(name), sm_margin=64)
+        f"{name}-whole-depth-{m}": call(m, n, k, **rest, instance=f"{WHOLE}_{name}", sm_margin=64)
         for name, call in (("ag", ag), ("rs", rs))
         for m, n, k, rest in (
             (9, 1544, 328, dict(lead=[2])),
@@ -130,7 +131,6 @@ PACKED = (
             (65, 2056, 264, {}),
             (128, 1544, 520, {}),
         )
-        for whole in ("sm90_bf16_nn_128x192x64_co_c2x1_s1_pack_{}",)
     }
     | {
         "ag-packed-silu": ag(24, [392, 136], 328, bias=True, activation="silu", **SPLIT),
