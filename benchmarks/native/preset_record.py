@@ -50,11 +50,15 @@ def row(shape, us):
 
 
 def gpu():
-    """What nvidia-smi says of the first GPU."""
+    """What nvidia-smi says of the first GPU; empty where it says nothing: the times are kept."""
     query = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
     command = ["nvidia-smi", "-i", "0", f"--query-gpu={query}", "--format=csv,noheader"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return dict(zip(query.split(","), said.split(", "), strict=False))
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    said = answer.stdout.strip()
+    return dict(zip(query.split(","), said.split(", "), strict=False)) if said else {}
 
 
 def taken(arguments, torch, failed):

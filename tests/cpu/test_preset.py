@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import json
 import shlex
+import subprocess
 import sys
 import types
 from unittest import mock
@@ -160,6 +161,13 @@ def test_times_say_how_many_launches_the_code_takes(load):
     assert record.times(7) == f"medians in us of 7 x {record.LAUNCHES} launches"
     for name in ("preset_time", "preset_link"):
         assert load(name).measure.__defaults__ == (record.LAUNCHES,)
+
+
+@pytest.mark.parametrize("problem", [FileNotFoundError(), subprocess.TimeoutExpired("x", 60)])
+def test_times_are_kept_where_nvidia_smi_does_not_answer(load, monkeypatch, problem):
+    record = load("preset_record")
+    monkeypatch.setattr(record.subprocess, "run", mock.Mock(side_effect=problem))
+    assert record.gpu() == {}
 
 
 def test_a_shape_that_fails_is_named_in_the_record(load, preset, monkeypatch, tmp_path):
